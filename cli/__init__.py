@@ -1,0 +1,1 @@
+"""Top floor: one command a file, and what turns values into tables. Measures nothing itself."""

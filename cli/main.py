@@ -1,0 +1,90 @@
+"""The command group, and the one place where an error becomes a line and an exit code.
+
+Exit codes: 0 it holds; 1 a check failed; 2 bad usage; 3 could not measure.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+from types import FrameType
+from typing import NoReturn
+
+import click
+
+from pinprobe import __version__
+from pinprobe.probes.errors import PinprobeError
+
+#: A new command is one file beside this one and one line here.
+_COMMANDS = {
+    "probe": "pinprobe.cli.probe:probe",
+    "sweep": "pinprobe.cli.sweep:sweep",
+    "allocators": "pinprobe.cli.allocators:allocators",
+    "cache": "pinprobe.cli.cache:cache",
+}
+
+
+class _LazyGroup(click.Group):
+    """Loads a command's module when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, attribute = _COMMANDS[cmd_name].partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"auto_envvar_prefix": "PINPROBE", "help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pinprobe", message="%(prog)s %(version)s")
+def main() -> None:
+    """Measure what page-locked host memory really costs.
+
+    An allocator behind pinned memory may take almost twice what it is asked for, and what is pinned can't be swapped or
+    reclaimed. pinprobe reads from the kernel what each request takes, against ordinary memory of the same size.
+
+    Exit codes: 0 it holds, 1 a check failed, 2 bad usage, 3 could not measure. Every option can be set in the
+    environment: PINPROBE_SWEEP_SLOT_BYTES is --slot-bytes of sweep.
+    """
+
+
+def run() -> NoReturn:
+    """Run the command line and end the process with its exit code."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _interrupt)
+    status = 3
+    try:
+        status = main.main(standalone_mode=False, prog_name="pinprobe") or 0
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        status = 2
+    except (click.Abort, KeyboardInterrupt) as error:
+        _say(str(error) or "interrupted")
+    except PinprobeError as error:
+        _say(str(error))
+        status = error.exit_code
+    except BrokenPipeError:
+        # Whoever read the output has had enough. The interpreter would complain once more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        _say(f"{error.filename or 'output'}: {error.strerror or error}")
+    except Exception as error:
+        if os.environ.get("PINPROBE_TRACEBACK"):
+            raise
+        _say(f"a fault of pinprobe itself ({type(error).__name__}: {error}); PINPROBE_TRACEBACK=1 shows where")
+    sys.exit(status)
+
+
+def _say(message: str) -> None:
+    click.echo(f"pinprobe: {message}", err=True)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> NoReturn:
+    # One way out for every signal that ends a program, and it passes every `with` on the way.
+    raise KeyboardInterrupt(f"ended by {signal.Signals(number).name}")

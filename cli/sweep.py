@@ -1,0 +1,82 @@
+"""`pinprobe sweep`: what each slot count costs, and where the cliffs are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pinprobe.cli.options import Output, Size, SlotCounts, bound_options, output_options, total_bytes
+
+
+@click.command()
+@click.option("--slot-bytes", type=Size(), required=True, help="The size of one slot.")
+@click.option("--slots", type=SlotCounts(), default="1..64", show_default=True, help="Such as 1..64 or 1,8,16.")
+@click.option(
+    "--allocator", "names", default=("auto",), multiple=True, show_default="auto", metavar="NAME",
+    help="Repeat it to compare; `pinprobe allocators` lists them.",
+)  # fmt: skip
+@click.option("--walk", "fresh_children", is_flag=True, help="Measure each point in a fresh process, every block anew.")
+@click.option("--every-point", is_flag=True, help="List every point, not only those beside a cliff.")
+@bound_options
+@output_options
+def sweep(
+    slot_bytes: int,
+    slots: tuple[int, ...],
+    names: tuple[str, ...],
+    fresh_children: bool,
+    every_point: bool,
+    share: float,
+    at_most: int | None,
+    form: str | None,
+    path: Path | None,
+    overwrite: bool,
+    quiet: bool,
+) -> int:
+    """Map the block cliffs of an allocator: what 1, 2, 3 ... slots really cost.
+
+    The allocator's cache is kept on the way up, so that only its cliffs take memory, and never more than --share of
+    what this host can give. What lies beyond that is predicted from the measured points, and marked.
+    """
+    output = Output(form or "text", path, overwrite, quiet)
+    output.check()
+    largest = total_bytes(slot_bytes, slots[-1])
+
+    from pinprobe.cli.measuring import invocation, prepare, progress
+    from pinprobe.cli.render import render_sweeps
+    from pinprobe.probes.allowance import Allowance, allow
+    from pinprobe.probes.headroom import read_headroom
+    from pinprobe.probes.host_facts import read_host_facts
+    from pinprobe.probes.host_tree import THIS_HOST
+    from pinprobe.probes.measuring_child import MeasuringChild
+    from pinprobe.probes.walk import walk
+
+    host = read_host_facts()
+    allowance = allow(host.headroom, share, at_most)
+
+    def allowance_now(held_bytes: int) -> Allowance:
+        now = allow(read_headroom(THIS_HOST), share, at_most)
+        return Allowance(now.bytes + int(share * held_bytes), f"{now.origin}, while {held_bytes:,} B are held")
+
+    ready = [prepare(name, min(largest, allowance.bytes), output) for name in dict.fromkeys(names)]
+    sweeps = []
+    for allocator in ready:
+        with progress(allocator.name, slots, output) as watch:
+            sweeps.append(
+                walk(
+                    lambda allocator=allocator: MeasuringChild(allocator),  # type: ignore[misc]
+                    allocator.name,
+                    slot_bytes,
+                    slots,
+                    allowance,
+                    host.page_size_bytes,
+                    allowance_now=allowance_now,
+                    fresh_children=fresh_children,
+                    watch=watch,
+                )
+            )
+        if sweeps[-1].ended:
+            break
+    output.write(render_sweeps(sweeps, host, output.form, invocation(), every_point))
+    codes = {sweep.exit_code for sweep in sweeps}
+    return 1 if 1 in codes else max(codes)

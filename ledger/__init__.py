@@ -1,0 +1,1 @@
+"""First floor: keeps what the probes measured. Knows no terminal."""

@@ -1,0 +1,85 @@
+"""`mlock`: fresh memory locked by mlock, the exact way to pin that every Linux has. What it costs is what was asked."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
+from pinprobe.probes.own_mapping import OwnMapping
+from pinprobe.probes.units import format_bytes
+
+
+class LockedMemory:
+    """A private mapping whose pages are locked in memory."""
+
+    note = "locked"
+
+    def __init__(self, mapping: OwnMapping) -> None:
+        self._mapping = mapping
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        return self._mapping.address
+
+    def release(self) -> None:
+        """Unmap it, which unlocks it too; nothing is kept."""
+        self._mapping.unmap()
+
+
+class Mlock:
+    """Fresh locked memory for every request; no cache."""
+
+    name = "mlock"
+    counter = "RssAnon"
+
+    @classmethod
+    def prepare(cls, largest_bytes: int) -> Mlock:
+        """Ask the kernel whether this much may be locked, without locking a page.
+
+        The capability bits are not asked: the root of a user namespace shows them all and is refused all the same.
+        """
+        try:
+            mapping = OwnMapping.anonymous(largest_bytes, huge_pages=False)
+        except AllocationFailed as error:
+            raise AllocatorUnavailable(str(error), "ask for less, or raise `ulimit -v`") from None
+        with mapping:
+            code = mapping.lock_allowed()
+        if code:
+            raise AllocatorUnavailable(*_lock_refused(largest_bytes, code))
+        return cls()
+
+    def notes(self) -> tuple[str, ...]:
+        """Nothing to know."""
+        return ()
+
+    def allocate(self, asked_bytes: int) -> LockedMemory:
+        """Map and lock `asked_bytes`, rounded up to whole pages."""
+        mapping = OwnMapping.anonymous(asked_bytes, huge_pages=False)
+        code = mapping.lock()
+        if code:
+            mapping.unmap()
+            raise AllocationFailed("; ".join(_lock_refused(asked_bytes, code)))
+        return LockedMemory(mapping)
+
+    def empty_cache(self) -> None:
+        """Nothing is kept."""
+
+
+def _lock_refused(asked_bytes: int, code: int) -> tuple[str, str]:
+    """Say why mlock refused, and what to do: (reason, remedy)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    # EPERM: the limit is 0. ENOMEM: over the limit, or truly no memory, which the limit tells apart. EAGAIN: some
+    # pages.
+    if code not in (errno.EPERM, errno.ENOMEM) or (soft != resource.RLIM_INFINITY and soft >= asked_bytes):
+        return f"mlock of {format_bytes(asked_bytes)} failed: {os.strerror(code)}", "ask for less"
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else format_bytes(soft)
+    reason = f"mlock of {format_bytes(asked_bytes)} is over RLIMIT_MEMLOCK, which is {limit} ({os.strerror(code)})"
+    if hard != resource.RLIM_INFINITY and hard < asked_bytes:
+        return (
+            reason,
+            f"as root: `prlimit --pid $$ --memlock={asked_bytes}` in this shell, or LimitMEMLOCK= in the unit",
+        )
+    return reason, f"`ulimit -l {-(-asked_bytes // 1024)}` in this shell"

@@ -1,0 +1,126 @@
+"""`torch-host`: PyTorch's own caching host allocator, compiled from the installed torch's headers.
+
+It decides block sizes, keeps blocks and hands them out again exactly as `torch.empty(pin_memory=True)` does with a GPU.
+Only the memory below it is ours: one shared anonymous mapping a block, as the CUDA driver has it, locked where that is
+allowed and touched where not.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from pathlib import Path
+
+from pinprobe.probes.allocators.torch_host_build import HEADERS, TRIED_RELEASES, find_or_build
+from pinprobe.probes.allocators.torch_settings import notes_on_settings
+from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
+from pinprobe.probes.installed_torch import find_installed_torch
+from pinprobe.probes.measuring_child import MeasuringChild
+from pinprobe.probes.reading import Reading, Unreadable
+
+_TEXT_BYTES = 4096
+_NO_ADDRESS_SPACE = -2
+
+
+class _Library:
+    """The compiled library, each call turned into a value or an `AllocationFailed`."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self._library = ctypes.CDLL(str(path))
+        except OSError as error:
+            raise AllocatorUnavailable(
+                f"the compiled allocator can't be loaded: {error}", "`pinprobe cache clear`"
+            ) from None
+
+    def call(self, name: str, *arguments: object) -> None:
+        error = ctypes.create_string_buffer(_TEXT_BYTES)
+        status = getattr(self._library, name)(*arguments, error, ctypes.c_size_t(_TEXT_BYTES))
+        if status:
+            lines = error.value.decode(errors="replace").splitlines() or ["no reason given"]
+            raise AllocationFailed(f"torch's allocator: {lines[0]}", no_address_space=status == _NO_ADDRESS_SPACE)
+
+
+class TorchBlock:
+    """A block that torch's allocator handed out."""
+
+    def __init__(self, library: _Library, asked_bytes: int) -> None:
+        pointer, context, locked = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
+        outputs = (ctypes.byref(pointer), ctypes.byref(context), ctypes.byref(locked))
+        library.call("pinprobe_allocate", ctypes.c_size_t(asked_bytes), *outputs)
+        self._library = library
+        self._context: ctypes.c_void_p | None = context
+        self.address = pointer.value or 0
+        self.note = "locked" if locked.value else "touched, since mlock was refused"
+
+    def release(self) -> None:
+        """Give the block back; the allocator keeps it for the next request of its size class."""
+        context, self._context = self._context, None
+        if context is not None:
+            self._library.call("pinprobe_free", context)
+
+
+class TorchHost:
+    """PyTorch's caching host allocator without a GPU."""
+
+    name = "torch-host"
+    counter = "RssShmem"
+
+    def __init__(self, library_path: Path) -> None:
+        self._path = library_path
+
+    @classmethod
+    def prepare(cls, largest_bytes: int) -> TorchHost:
+        """Compile the allocator where no fitting library is kept (some seconds), and see a fresh one run."""
+        return cls(find_or_build(must_run=lambda library: _must_run(cls(library))))
+
+    @cached_property
+    def _library(self) -> _Library:
+        return _Library(self._path)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {"_path": self._path}  # a loaded library stays in the process that loaded it
+
+    def notes(self) -> tuple[str, ...]:
+        """Name the settings in force, those that are not reproduced, and a torch that was never tried."""
+        settings, keys = ctypes.create_string_buffer(_TEXT_BYTES), ctypes.create_string_buffer(_TEXT_BYTES)
+        self._library.call("pinprobe_settings", settings, keys, ctypes.c_size_t(_TEXT_BYTES))
+        torch = find_installed_torch()
+        if isinstance(torch, Unreadable):
+            return (str(torch),)
+        header = (torch.folder / "include" / HEADERS[0]).read_text(encoding="utf-8", errors="replace")
+        notes = notes_on_settings(settings.value.decode(errors="replace"), set(keys.value.decode().split(",")), header)
+        if torch.release not in TRIED_RELEASES:
+            notes += (
+                f"torch {torch.version} is not one pinprobe was tested with; its allocator compiled and ran here",
+            )
+        return notes
+
+    def allocate(self, asked_bytes: int) -> TorchBlock:
+        """Ask torch's allocator for `asked_bytes`."""
+        return TorchBlock(self._library, asked_bytes)
+
+    def empty_cache(self) -> None:
+        """Give the blocks that are kept and not in use back to the kernel."""
+        self._library.call("pinprobe_empty_cache")
+
+    def allocated_bytes(self) -> int:
+        """Return the bytes of all blocks, in use or kept, by the allocator's own account."""
+        value = ctypes.c_int64()
+        self._library.call("pinprobe_allocated_bytes", ctypes.byref(value))
+        return value.value
+
+
+def _must_run(allocator: TorchHost) -> None:
+    """See a fresh library serve two requests, in a process of its own, before anything stands on it."""
+    asked_bytes = 3_000_000
+    with MeasuringChild(allocator) as child:
+        first = child.measure(asked_bytes)
+        child.release()
+        second = child.measure(asked_bytes)
+    holds = isinstance(first.block, Reading) and first.block.bytes >= asked_bytes and second.address == first.address
+    if not holds:
+        raise AllocatorUnavailable(
+            "torch's allocator compiled here but does not keep a block for the next request, so it can't be walked",
+            "use `--allocator mlock`",
+        )

@@ -1,0 +1,44 @@
+"""How much memory a measurement may take: a share of the headroom, so that it is never itself the shortage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinprobe.probes.errors import CouldNotMeasure
+from pinprobe.probes.headroom import Headroom
+from pinprobe.probes.reading import Unreadable
+from pinprobe.probes.units import format_bytes
+
+DEFAULT_SHARE = 2 / 3
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The most that may be resident at once, and what it was derived from."""
+
+    bytes: int
+    origin: str
+
+    def refuse_beyond(self, asked_bytes: int, what: str) -> None:
+        """Raise `CouldNotMeasure` where a request alone is more than is allowed."""
+        if asked_bytes > self.bytes:
+            raise CouldNotMeasure(
+                f"{what} asks for {format_bytes(asked_bytes)}, and {format_bytes(self.bytes)} may be taken"
+                f" ({self.origin}); ask for less, or raise --share"
+            )
+
+
+def allow(headroom: Headroom, share: float = DEFAULT_SHARE, at_most_bytes: int | None = None) -> Allowance:
+    """Return the share of the binding source's headroom, or `at_most_bytes` where that is less.
+
+    Raises `CouldNotMeasure` where no source is readable and the caller gives no bound of his own.
+    """
+    binding = headroom.binding
+    if isinstance(binding.available, Unreadable):
+        if at_most_bytes is None:
+            raise CouldNotMeasure(f"the headroom is {binding.available}; give --at-most SIZE to measure within a bound")
+        return Allowance(at_most_bytes, "--at-most; the headroom is unreadable")
+    shared = int(binding.available.bytes * share)
+    if at_most_bytes is not None and at_most_bytes < shared:
+        return Allowance(at_most_bytes, "--at-most")
+    return Allowance(shared, f"{share:.0%} of the {format_bytes(binding.available.bytes)} that {binding.name} leaves")

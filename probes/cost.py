@@ -1,0 +1,56 @@
+"""What one allocation cost: the frozen value between measuring and everything else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinprobe.probes.counters import Counters
+from pinprobe.probes.reading import Amount, Reading, Unreadable
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One request and what the kernel says it took.
+
+    `resident` is the growth of the process: the difference of `counters[counter]` over the request, with its error bar.
+    `block` is the size of the mapping behind the address, `block_resident` how much of that is resident. `second` is
+    the same growth by another source. `note` is the allocator's word on how it was made resident.
+    """
+
+    asked_bytes: int
+    address: int
+    resident: Amount
+    counter: str
+    second: Amount
+    block: Amount
+    block_resident: Amount
+    block_locked: Amount
+    counters: Counters
+    seconds: float
+    note: str
+
+    @property
+    def ratio(self) -> float | Unreadable:
+        """Resident over asked."""
+        return self.resident.bytes / self.asked_bytes if isinstance(self.resident, Reading) else self.resident
+
+    @property
+    def confirmed(self) -> bool | Unreadable:
+        """Whether the second source agrees with `resident` within both error bars."""
+        if isinstance(self.resident, Unreadable):
+            return self.resident
+        if isinstance(self.second, Unreadable):
+            return self.second
+        return self.resident.within(self.second.bytes, self.second.error_bytes)
+
+    def evidence(self) -> str:
+        """Say where `resident` came from, how sure it is, and which other sources agree."""
+        if isinstance(self.resident, Unreadable):
+            return str(self.resident)
+        bar = f" ±{self.resident.error_bytes:,} B" if self.resident.error_bytes else ""
+        if isinstance(self.second, Unreadable):
+            return f"{self.counter}{bar}, no second source"
+        if self.confirmed is False:
+            return f"{self.counter}{bar}, but {self.second.source} says {self.second.bytes:,} B"
+        fresh = isinstance(self.block_resident, Reading) and self.resident.within(self.block_resident.bytes)
+        return f"{self.counter}{bar}; {self.second.source}{' and smaps agree' if fresh else ' agrees'}"

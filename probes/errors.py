@@ -1,0 +1,61 @@
+"""The exceptions of pinprobe, as a tree. Each carries the exit code a command ends with.
+
+::
+
+    PinprobeError
+    ├── BadRequest             2  a size, a range, a name or a file that can't be used
+    └── CouldNotMeasure        3  nothing was measured, or not all of it
+        ├── AllocatorUnavailable  what an allocator needs is not on this machine
+        ├── AllocationFailed      an allocator said no
+        └── ChildDied             a measuring process ended before it answered
+
+A message is one line: what, where, and what to do next. An exception holds nothing but its arguments, so that it
+crosses the pipe between a measuring process and its parent unchanged.
+"""
+
+
+class PinprobeError(Exception):
+    """The root of every error that pinprobe raises on purpose."""
+
+    exit_code = 3
+
+
+class BadRequest(PinprobeError):
+    """The request itself can't be carried out as it was put."""
+
+    exit_code = 2
+
+
+class CouldNotMeasure(PinprobeError):
+    """A reading that the question needs was not to be had."""
+
+
+class AllocatorUnavailable(CouldNotMeasure):
+    """What an allocator needs is not on this machine; `remedy` is what would bring it."""
+
+    def __init__(self, reason: str, remedy: str = "") -> None:
+        super().__init__(reason, remedy)
+        self.reason = reason
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
+
+
+class AllocationFailed(CouldNotMeasure):
+    """An allocator refused a request.
+
+    `no_address_space` is true where the kernel refused the mapping itself, before a page was taken: under the limit
+    that a sweep sets on its own child, that is the limit speaking.
+    """
+
+    def __init__(self, message: str, no_address_space: bool = False) -> None:
+        super().__init__(message, no_address_space)
+        self.no_address_space = no_address_space
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ChildDied(CouldNotMeasure):
+    """A measuring process ended before it answered; the message says by what, and what proves it."""

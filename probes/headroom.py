@@ -1,0 +1,108 @@
+"""What the host can still give this process: the smallest of several named sources, and which one binds.
+
+MemAvailable does not see pages that sit in the kernel's per-CPU lists: after 1 GiB was freed here, 980 MiB of it lay
+there for seconds. They are free memory, so they are added. Huge page pools left MemAvailable at boot: they are room for
+memory that is asked of them and for nothing else, and stand apart.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pinprobe.probes.cgroup import read_cgroup_levels
+from pinprobe.probes.host_tree import HostTree
+from pinprobe.probes.kernel_text import kilobyte_fields, single_number
+from pinprobe.probes.reading import Amount, Reading, Unreadable
+
+_PER_CPU_COUNT = re.compile(r"^\s+count:\s+(\d{1,20})\s*$", re.MULTILINE)
+_POOL = re.compile(r"hugepages-(\d{1,12})kB")
+
+
+@dataclass(frozen=True, slots=True)
+class HeadroomSource:
+    """One thing that bounds what can be had, in words, and how much it leaves."""
+
+    name: str
+    available: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class HugepagePool:
+    """The free pages of one size of the kernel's reserved huge pages."""
+
+    page_bytes: int
+    free: Amount
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Every source that was asked, readable or not, and the pools that stand apart."""
+
+    sources: tuple[HeadroomSource, ...]
+    pools: tuple[HugepagePool, ...] = ()
+
+    @property
+    def binding(self) -> HeadroomSource:
+        """The smallest readable source; where none is readable, one that gives the reasons."""
+        readable = [source for source in self.sources if isinstance(source.available, Reading)]
+        if readable:
+            return min(
+                readable, key=lambda source: source.available.bytes if isinstance(source.available, Reading) else 0
+            )
+        reasons = [source.available.reason for source in self.sources if isinstance(source.available, Unreadable)]
+        return HeadroomSource("headroom", Unreadable("; ".join(reasons) or "no source was asked"))
+
+    @property
+    def available(self) -> Amount:
+        """What the binding source leaves."""
+        return self.binding.available
+
+
+def read_headroom(tree: HostTree, pid: int | str = "self") -> Headroom:
+    """Ask every source once."""
+    return Headroom((_host_source(tree), *_cgroup_sources(tree, pid)), _hugepage_pools(tree))
+
+
+def _host_source(tree: HostTree) -> HeadroomSource:
+    fields = kilobyte_fields(tree.text("/proc/meminfo"), ["MemAvailable", "MemFree"], "/proc/meminfo")
+    available = fields["MemAvailable"]
+    if isinstance(available, Unreadable):  # before Linux 3.14, and in some sandboxes
+        return HeadroomSource("MemFree (no MemAvailable here)", fields["MemFree"])
+    lists = per_cpu_lists(tree)
+    if isinstance(lists, Unreadable):
+        return HeadroomSource("MemAvailable", available)
+    return HeadroomSource("MemAvailable + per-CPU page lists", available + lists)
+
+
+def per_cpu_lists(tree: HostTree) -> Amount:
+    """Return the bytes of free pages that sit in per-CPU lists: the sum of `count` in /proc/zoneinfo."""
+    text = tree.text("/proc/zoneinfo")
+    if isinstance(text, Unreadable):
+        return text
+    pages = sum(int(count) for count in _PER_CPU_COUNT.findall(text))
+    return Reading(pages * tree.page_size_bytes, "/proc/zoneinfo count")
+
+
+def _cgroup_sources(tree: HostTree, pid: int | str) -> list[HeadroomSource]:
+    levels = read_cgroup_levels(tree, pid)
+    if isinstance(levels, Unreadable):
+        return [HeadroomSource("memory cgroup", levels)]
+    return [
+        HeadroomSource(f"memory cgroup v{level.version} {level.path}", level.room)
+        for level in levels
+        if level.room is not None
+    ]
+
+
+def _hugepage_pools(tree: HostTree) -> tuple[HugepagePool, ...]:
+    folder = "/sys/kernel/mm/hugepages"
+    pools = []
+    for name in tree.names(folder):
+        match = _POOL.fullmatch(name)
+        if match:
+            page_bytes = int(match[1]) * 1024
+            count = single_number(tree.text(f"{folder}/{name}/free_hugepages"), f"{folder}/{name}/free_hugepages")
+            free = Reading(count.bytes * page_bytes, count.source) if isinstance(count, Reading) else count
+            pools.append(HugepagePool(page_bytes, free))
+    return tuple(pools)

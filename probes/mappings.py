@@ -1,0 +1,118 @@
+"""The mapping behind an address: the kernel's own word for what stands there, and how much of it is resident.
+
+Finding it costs 2.5 microseconds by PROCMAP_QUERY (Linux 6.11), else some 400 through /proc/PID/maps; residency is read
+from smaps, milliseconds in a large process. A mapping speaks for an allocation only where it is that allocation's own:
+shared anonymous memory, memfd and files keep one mapping each, private anonymous mappings merge with their neighbours.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from pinprobe.probes.host_tree import HostTree
+from pinprobe.probes.kernel_text import kilobyte_fields
+from pinprobe.probes.reading import Amount, Unreadable
+
+# struct procmap_query of linux/fs.h: size, query_flags, query_addr, then what comes back: vma_start, vma_end,
+# vma_flags, vma_page_size, vma_offset, inode, dev_major, dev_minor; then name and build-id sizes and addresses, left at
+# 0 here.
+_QUERY = struct.Struct("=9Q4I2Q")
+# _IOWR('f', 17, struct procmap_query), in the encoding of x86, Arm and RISC-V. Others answer ENOTTY and maps is read.
+_PROCMAP_QUERY = (3 << 30) | (_QUERY.size << 16) | (ord("f") << 8) | 17
+_SHARED_FLAG = 0x8
+
+_HEADER = re.compile(r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][ps]) \S+ \S+ \d+ *(.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps. `name` is empty for private anonymous memory."""
+
+    start: int
+    end: int
+    shared: bool
+    name: str
+
+    @property
+    def size_bytes(self) -> int:
+        """How much address space it spans."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class MappingResidency:
+    """What smaps says of one mapping: its resident, its locked and its hugetlb bytes (the last are in no Rss)."""
+
+    mapping: Mapping
+    resident: Amount
+    locked: Amount
+    hugetlb: Amount
+
+
+def find_mapping(tree: HostTree, address: int, pid: int | str = "self") -> Mapping | Unreadable:
+    """Return the mapping that covers `address`, asking the kernel for that one where it can be asked."""
+    found = _query_mapping(tree, address, pid)
+    return find_mapping_in_maps(tree, address, pid) if found is None else found
+
+
+def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | None:
+    request = bytearray(_QUERY.pack(_QUERY.size, 0, address, *[0] * 12))
+    try:
+        descriptor = os.open(tree.path(f"/proc/{pid}/maps"), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        fcntl.ioctl(descriptor, _PROCMAP_QUERY, request)
+    except OSError:
+        return None  # an older kernel, a saved file, or an address that nothing covers: maps tells them apart
+    finally:
+        os.close(descriptor)
+    _, _, _, start, end, flags, *_ = _QUERY.unpack(request)
+    return Mapping(start, end, bool(flags & _SHARED_FLAG), "")
+
+
+def find_mapping_in_maps(tree: HostTree, address: int, pid: int | str = "self") -> Mapping | Unreadable:
+    """Return the mapping that covers `address`, by reading maps whole."""
+    text = tree.text(f"/proc/{pid}/maps")
+    if isinstance(text, Unreadable):
+        return text
+    for mapping, _ in _blocks(text):
+        if mapping.start <= address < mapping.end:
+            return mapping
+    return Unreadable(f"/proc/{pid}/maps has no mapping at {address:#x}")
+
+
+def read_residency(tree: HostTree, address: int, pid: int | str = "self") -> MappingResidency | Unreadable:
+    """Read what smaps says of the mapping that covers `address`."""
+    text = tree.text(f"/proc/{pid}/smaps")
+    if isinstance(text, Unreadable):
+        return text
+    for mapping, body in _blocks(text):
+        if mapping.start <= address < mapping.end:
+            names = ("Rss", "Locked", "Private_Hugetlb", "Shared_Hugetlb")
+            fields = kilobyte_fields(body, names, "smaps")
+            hugetlb = fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
+            return MappingResidency(mapping, fields["Rss"], fields["Locked"], hugetlb)
+    return Unreadable(f"/proc/{pid}/smaps has no mapping at {address:#x}")
+
+
+def _blocks(text: str) -> Iterator[tuple[Mapping, str]]:
+    """Yield each mapping of a maps or smaps text with the lines below its header (none in maps)."""
+    header: Mapping | None = None
+    body: list[str] = []
+    for line in text.split("\n"):
+        match = _HEADER.match(line)
+        if match is None:
+            body.append(line)
+            continue
+        if header is not None:
+            yield header, "\n".join(body)
+        start, end, permissions, name = match.groups()
+        header, body = Mapping(int(start, 16), int(end, 16), permissions[3] == "s", name), []
+    if header is not None:
+        yield header, "\n".join(body)

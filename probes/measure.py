@@ -1,0 +1,112 @@
+"""Measures one allocation in this process: read, allocate, read, and look at what stands behind the address."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from pinprobe.probes.allocators.allocator import Allocation, Allocator
+from pinprobe.probes.allocators.pageable import Pageable
+from pinprobe.probes.cost import Cost
+from pinprobe.probes.counters import Counters, read_counters, read_smaps_rollup
+from pinprobe.probes.exactness import Exactness, find_exactness
+from pinprobe.probes.host_tree import HostTree
+from pinprobe.probes.mappings import MappingResidency, find_mapping, read_residency
+from pinprobe.probes.reading import Amount, Reading, Unreadable, first_readable
+
+_WARM_UPS = 2
+_QUIET_TRIES = 5
+
+
+class Measurer:
+    """Measures allocations on this host. Not for several threads at once.
+
+    At its start it finds out which counters are exact and how much the interpreter's own work moves them: one touched
+    page is measured some times, and the largest deviation becomes part of every error bar.
+    """
+
+    def __init__(self, tree: HostTree) -> None:
+        self._tree = tree
+        self.exactness: Exactness = find_exactness(tree)
+        self.noise_bytes = self._find_noise()
+
+    def measure(self, allocator: Allocator, asked_bytes: int) -> tuple[Allocation, Cost]:
+        """Allocate once and return the allocation, still held, with its cost.
+
+        Raises what the allocator raises; then nothing is held.
+        """
+        before, before_walk = self._read()
+        started = time.perf_counter()
+        allocation = allocator.allocate(asked_bytes)
+        seconds = time.perf_counter() - started
+        try:
+            after, after_walk = self._read()
+            counters = after - before
+            resident, counter, second = self._growth(allocator.counter, counters, after_walk - before_walk)
+            behind = read_residency(self._tree, allocation.address)
+            cost = Cost(
+                asked_bytes=asked_bytes,
+                address=allocation.address,
+                resident=resident,
+                counter=counter,
+                second=second,
+                block=self._block(allocation.address),
+                block_resident=_resident(behind),
+                block_locked=behind if isinstance(behind, Unreadable) else behind.locked,
+                counters=counters,
+                seconds=seconds,
+                note=allocation.note,
+            )
+        except BaseException:
+            allocation.release()
+            raise
+        return allocation, cost
+
+    def _read(self) -> tuple[Counters, Amount]:
+        counters = read_counters(self._tree, error_bytes=self.exactness.error_bytes)
+        if self.exactness.status:
+            return counters, Unreadable("not walked, since the counters are exact here")
+        return counters, read_smaps_rollup(self._tree)
+
+    def _growth(self, counter: str, counters: Counters, walked: Amount) -> tuple[Amount, str, Amount]:
+        """Choose the source of the growth: (resident, its name, the second source)."""
+        if not self.exactness.status and isinstance(walked, Reading):
+            return self._noisy(walked), "smaps_rollup", first_readable(counters[counter], counters["statm"])
+        for name in (counter, "VmRSS"):
+            if isinstance(counters[name], Reading):
+                return self._noisy(counters[name]), name, self._noisy(counters["statm"])
+        return self._noisy(counters["statm"]), "statm", Unreadable("status has no VmRSS here")
+
+    def _noisy(self, amount: Amount) -> Amount:
+        return (
+            replace(amount, error_bytes=amount.error_bytes + self.noise_bytes)
+            if isinstance(amount, Reading)
+            else amount
+        )
+
+    def _block(self, address: int) -> Amount:
+        mapping = find_mapping(self._tree, address)
+        if isinstance(mapping, Unreadable):
+            return mapping
+        return Reading(mapping.end - address, "mapping")
+
+    def _find_noise(self) -> int:
+        self.noise_bytes = 0
+        control = Pageable()
+        page = self._tree.page_size_bytes
+        worst = 0
+        for attempt in range(_WARM_UPS + _QUIET_TRIES):
+            allocation, cost = self.measure(control, page)
+            allocation.release()
+            if attempt >= _WARM_UPS:
+                for amount in (cost.resident, cost.second):
+                    worst = max(worst, abs(amount.bytes - page) if isinstance(amount, Reading) else 0)
+        return max(0, worst - 6 * self.exactness.error_bytes)
+
+
+def _resident(behind: MappingResidency | Unreadable) -> Amount:
+    if isinstance(behind, Unreadable):
+        return behind
+    if isinstance(behind.hugetlb, Reading) and behind.hugetlb.bytes:
+        return behind.resident + behind.hugetlb  # the kernel's huge page pool is in no Rss, and resident all the same
+    return behind.resident

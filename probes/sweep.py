@@ -1,0 +1,116 @@
+"""A sweep: what each slot count costs on one allocator. The frozen result of a walk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from pinprobe.probes.allowance import Allowance
+from pinprobe.probes.cost import Cost
+from pinprobe.probes.reading import Amount, Reading, Unreadable
+from pinprobe.probes.rules import Inference, infer_rule
+
+
+class PointState(str, Enum):
+    """How a point's block is known."""
+
+    MEASURED = "measured"
+    BROKEN = "broken promise"
+    FAILED = "failed"
+    PREDICTED = "predicted"
+    NOT_MEASURED = "not measured"
+
+
+@dataclass(frozen=True)
+class Point:
+    """One slot count.
+
+    `block` and `resident` are the bytes of the block that serves it: read from the kernel where `state` is measured,
+    from the inferred rule where it is predicted (there `resident` is `Unreadable`), else `Unreadable`. A
+    failed point was tried: its allocator said no, or its process was killed, as `reason` says.
+    `served_from_slots` is the smaller count whose kept block served this one for nothing. `cost` is this very request,
+    also where it cost nothing.
+    """
+
+    slots: int
+    asked_bytes: int
+    state: PointState
+    block: Amount
+    resident: Amount
+    served_from_slots: int | None = None
+    cost: Cost | None = None
+    reason: str = ""
+
+    @property
+    def ratio(self) -> float | Unreadable:
+        """Resident over asked, of the block that serves it."""
+        return self.resident.bytes / self.asked_bytes if isinstance(self.resident, Reading) else self.resident
+
+    @property
+    def fitting_slots(self) -> int | Unreadable:
+        """How many slots of this size the block would hold in all."""
+        if isinstance(self.block, Unreadable):
+            return self.block
+        return self.block.bytes * self.slots // self.asked_bytes
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Every asked point, in rising order, with the control and what bounded the walk.
+
+    `touched_bytes` is the sum of all blocks that were made resident, `peak_bytes` the most that
+    can have been resident at one time (a block that its allocator may still have kept is counted). `ended` says why the
+    walk stopped early, where it did.
+    """
+
+    allocator: str
+    notes: tuple[str, ...]
+    slot_bytes: int
+    page_size_bytes: int
+    allowance: Allowance
+    control: Cost | None
+    control_fault: str | None
+    points: tuple[Point, ...]
+    touched_bytes: int
+    peak_bytes: int
+    seconds: float
+    fresh_children: bool
+    ended: str | None = None
+
+    @property
+    def broken_promises(self) -> tuple[Point, ...]:
+        """The points whose block was smaller than their ask."""
+        return tuple(point for point in self.points if point.state is PointState.BROKEN)
+
+    @property
+    def inference(self) -> Inference:
+        """What the measured points say of the allocator's rule."""
+        return infer_from_points(self.points, self.page_size_bytes)
+
+    @property
+    def shortfall(self) -> str | None:
+        """What was not measured and why, as a sentence; None where all was."""
+        missing = [point for point in self.points if point.state in (PointState.PREDICTED, PointState.NOT_MEASURED)]
+        if not missing:
+            return None
+        first, last = missing[0], missing[-1]
+        if first is last:
+            return f"{first.slots} slots were not measured: {last.reason}."
+        return f"{len(missing)} points from {first.slots} to {last.slots} slots were not measured: {last.reason}."
+
+    @property
+    def exit_code(self) -> int:
+        """1 where a promise was broken, 3 where not all was measured that could have been, else 0."""
+        if self.broken_promises:
+            return 1
+        return 3 if self.ended or self.control_fault else 0
+
+
+def infer_from_points(points: tuple[Point, ...] | list[Point], page_size_bytes: int) -> Inference:
+    """Infer the rule from the points whose block the kernel was asked for."""
+    pairs = [
+        (point.asked_bytes, point.block.bytes)
+        for point in points
+        if point.state is PointState.MEASURED and isinstance(point.block, Reading)
+    ]
+    return infer_rule(pairs, page_size_bytes)

@@ -1,0 +1,77 @@
+"""Safeguards that must not be removed unseen: each is taken out of a copy of the code, and the tests have to notice.
+
+A row names the file, what is taken out, what stands there then, and the test that fails for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+MUTANTS = {
+    "the block check of a hit": (
+        "probes/walk.py",
+        "if cost.block.bytes < cost.asked_bytes:",
+        "if False:",
+        "tests/probes/test_walk.py::test_blocks_smaller_than_their_requests_are_broken_promises_and_no_staircase",
+    ),
+    "the address check of a hit": (
+        "probes/walk.py",
+        "if no_growth and cost.address == kept_address",
+        "if no_growth",
+        "tests/probes/test_walk.py::test_a_hit_needs_the_address_no_growth_and_a_block_that_holds_the_ask",
+    ),
+    "the control of a sweep": (
+        "probes/walk.py",
+        "return self.control_fault is None",
+        "return True",
+        "tests/probes/test_walk.py::test_a_control_that_lies_by_five_per_cent_voids_the_sweep",
+    ),
+    "the control of a probe": (
+        "probes/control.py",
+        "if not control.resident.within(expected):",
+        "if False:",
+        "tests/probes/test_trial.py::test_a_control_that_lies_by_five_per_cent_makes_the_probe_invalid",
+    ),
+    "that a missing control voids a probe": (
+        "probes/control.py",
+        'return "no control was measured"',
+        "return None",
+        "tests/probes/test_trial.py::test_without_a_control_nothing_is_proven",
+    ),
+    "the emptying of the cache at a new block": (
+        "probes/walk.py",
+        "            bench.empty_cache()\n        bench.release()",
+        "            pass\n        bench.release()",
+        "tests/probes/test_walk.py::test_a_power_of_two_cache_shows_the_known_cliffs_and_touches_each_block_once",
+    ),
+    "that unreadable sources are never zero": (
+        "probes/reading.py",
+        "        if isinstance(other, Unreadable):\n            return other",
+        "        if isinstance(other, Unreadable):\n            return self",
+        "tests/probes/test_reading.py",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_the_tests_notice_when_a_safeguard_is_gone(name: str, tmp_path: Path) -> None:
+    place, taken_out, stands_there, test = MUTANTS[name]
+    for folder in ("probes", "ledger", "cli", "src", "tests"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("fixtures"))
+    shutil.copy(ROOT / "setup.cfg", tmp_path)
+    source = (tmp_path / place).read_text(encoding="utf-8")
+    assert source.count(taken_out) == 1, f"{place} no longer reads {taken_out!r}"
+    (tmp_path / place).write_text(source.replace(taken_out, stands_there), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header", test]
+    env = {**os.environ, "PYTHONPATH": f"{tmp_path / 'src'}:{tmp_path}"}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    # 1: tests ran and failed. Any other code would mean that they did not run, which proves nothing.
+    assert done.returncode == 1, done.stdout + done.stderr
