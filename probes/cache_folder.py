@@ -26,7 +26,7 @@ def clear_cache() -> int:
     folder = cache_folder() / "torch_host"
     if not folder.is_dir():
         return 0
-    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
     try:
         shutil.rmtree(folder)
     except OSError as error:

@@ -56,14 +56,17 @@ def read_cgroup_levels(tree: HostTree, pid: int | str = "self") -> tuple[CgroupL
     own_path = _own_path(memberships, hierarchy.version)
     if own_path is None:
         return Unreadable(f"/proc/{pid}/cgroup names no cgroup v{hierarchy.version} for memory")
+    folders = _folders(hierarchy, own_path)
+    if isinstance(folders, Unreadable):
+        return folders
     read = _read_v1 if hierarchy.version == 1 else _read_v2
-    return tuple(read(tree, folder) for folder in _folders(hierarchy, own_path))
+    return tuple(read(tree, folder) for folder in folders)
 
 
 def _memory_hierarchy(mounts: str) -> _Hierarchy | None:
     """Find the hierarchy that accounts memory: v1 where its memory controller is mounted, as on hybrids, else v2."""
     unified: _Hierarchy | None = None
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):
         before, separator, after = line.partition(" - ")
         place, kind = before.split(), after.split()
         if not separator or len(place) < 5 or len(kind) < 3:
@@ -84,7 +87,7 @@ def _unescaped(field: str) -> str:
 
 
 def _own_path(memberships: str, version: int) -> str | None:
-    for line in memberships.splitlines():
+    for line in memberships.split("\n"):
         parts = line.split(":", 2)
         if len(parts) == 3:
             is_unified = parts[0] == "0" and not parts[1]
@@ -93,35 +96,39 @@ def _own_path(memberships: str, version: int) -> str | None:
     return None
 
 
-def _folders(hierarchy: _Hierarchy, own_path: str) -> list[str]:
+def _folders(hierarchy: _Hierarchy, own_path: str) -> list[str] | Unreadable:
     """Return the folders from the process's own cgroup up to the mount point.
 
-    A container may see only a part: its mount shows the hierarchy from `mount_root` on, and a path that lies outside of
-    that (it then begins with /..) leaves the mount point itself as the one level to be seen.
+    A container may see only a part: its mount shows the hierarchy from `mount_root` on. Where the process's own cgroup is
+    not below that, its limits stand in no file here, and a level that is visible need not bind it.
     """
     top = PurePosixPath(hierarchy.mount_point)
     own, root = PurePosixPath(own_path), PurePosixPath(hierarchy.mount_root)
-    inside = own.relative_to(root) if own.is_relative_to(root) and ".." not in own.parts else PurePosixPath()
-    folders = [top / inside]
+    if ".." in own.parts or ".." in root.parts or not own.is_relative_to(root):
+        return Unreadable(
+            f"this process is in the memory cgroup {own_path}, and {hierarchy.mount_point} shows those below"
+            f" {hierarchy.mount_root} only"
+        )
+    folders = [top / own.relative_to(root)]
     while folders[-1] != top:
         folders.append(folders[-1].parent)
     return [str(folder) for folder in folders]
 
 
 def _read_v2(tree: HostTree, folder: str) -> CgroupLevel:
-    limits = [_limit_v2(tree, f"{folder}/{name}") for name in ("memory.max", "memory.high")]
+    limits = [_limit_v2(tree, folder, name) for name in ("memory.max", "memory.high")]
     usage = single_number(tree.text(f"{folder}/memory.current"), f"{folder}/memory.current")
     droppable = _droppable(tree, folder, cache="file", shared="shmem", prefix="")
     return _level(2, folder, limits, usage, droppable)
 
 
-def _limit_v2(tree: HostTree, path: str) -> Amount | None:
-    if not tree.path(path).exists():
-        return None  # the top of the hierarchy has no such file
-    text = tree.text(path)
+def _limit_v2(tree: HostTree, folder: str, name: str) -> Amount | None:
+    text = tree.text(f"{folder}/{name}")
+    if isinstance(text, Unreadable) and (files := tree.names(folder)) and name not in files:
+        return None  # the top of the hierarchy has no such file; a folder that can't be listed is another matter
     if isinstance(text, str) and text.strip() == "max":
         return None
-    return single_number(text, path)
+    return single_number(text, f"{folder}/{name}")
 
 
 def _read_v1(tree: HostTree, folder: str) -> CgroupLevel:
@@ -143,25 +150,34 @@ def _droppable(tree: HostTree, folder: str, *, cache: str, shared: str, prefix: 
     stat = numbers_by_name(tree.text(origin))
     if isinstance(stat, Unreadable):
         return stat
-    if cache not in stat or shared not in stat:
-        return Unreadable(f"{origin} has no {cache} or no {shared}")
-    droppable = stat[cache] - stat[shared]
-    on_lists = [stat.get(f"{prefix}{name}_file") for name in ("active", "inactive")]
-    if None not in on_lists:
-        droppable = min(droppable, sum(count for count in on_lists if count is not None))
+    active, inactive = f"{prefix}active_file", f"{prefix}inactive_file"
+    missing = [name for name in (cache, shared, active, inactive) if name not in stat]
+    if missing:
+        return Unreadable(f"{origin} has no {missing[0]}")
+    droppable = min(stat[cache] - stat[shared], stat[active] + stat[inactive])
     return Reading(max(0, droppable), origin)
 
 
 def _level(version: int, folder: str, limits: list[Amount | None], usage: Amount, droppable: Amount) -> CgroupLevel:
-    set_limits = [limit for limit in limits if limit is not None]
-    unreadable = next((limit for limit in set_limits if isinstance(limit, Unreadable)), None)
-    readable = [limit for limit in set_limits if isinstance(limit, Reading)]
-    limit: Amount | None = min(readable, key=lambda amount: amount.bytes) if readable else unreadable
-    room: Amount | None = None
-    if isinstance(limit, Unreadable) or (limit is not None and isinstance(usage, Unreadable)):
-        room = limit if isinstance(limit, Unreadable) else usage
-    elif isinstance(limit, Reading) and isinstance(usage, Reading):
-        # Cache that can't be told apart is not given back: the room then errs on the small side.
+    limit = _lowest(limits)
+    if limit is None or isinstance(limit, Unreadable):
+        room: Amount | None = limit
+    elif isinstance(usage, Unreadable):
+        room = usage
+    else:
+        # Cache that can't be told apart is not given back: the room then errs on the small side. The files are read one
+        # after the other, and usage may already know of less than memory.stat: no room is larger than its limit.
         given_back = droppable.bytes if isinstance(droppable, Reading) else 0
-        room = Reading(max(0, limit.bytes - usage.bytes + given_back), limit.source)
+        room = Reading(min(limit.bytes, max(0, limit.bytes - usage.bytes + given_back)), limit.source)
     return CgroupLevel(version, folder, limit, usage, droppable, room)
+
+
+def _lowest(limits: list[Amount | None]) -> Amount | None:
+    """Return the lowest limit that is set. One that is set and unreadable may be lower than any: then it is unknown."""
+    lowest: Reading | None = None
+    for limit in limits:
+        if isinstance(limit, Unreadable):
+            return limit
+        if limit is not None and (lowest is None or limit.bytes < lowest.bytes):
+            lowest = limit
+    return lowest

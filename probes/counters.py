@@ -18,6 +18,8 @@ from pinprobe.probes.reading import Amount, Reading, Unreadable
 #: io_uring).
 STATUS_FIELDS = ("VmRSS", "RssAnon", "RssFile", "RssShmem", "VmLck", "VmPin", "HugetlbPages", "VmPTE", "VmSize")
 
+_STATM_FIELDS = 7  # always; fewer means that the text was cut, and its last number with it
+
 
 @dataclass(frozen=True)
 class Counters:
@@ -62,7 +64,7 @@ def _statm_field(tree: HostTree, pid: int | str, index: int, error_bytes: int) -
     if isinstance(text, Unreadable):
         return text
     fields = text.split()
-    if len(fields) < 2 or not is_count(fields[index]):
+    if len(fields) != _STATM_FIELDS or not is_count(fields[index]):
         return Unreadable(f"/proc/{pid}/statm reads {text.strip()[:40]!r}")
     return Reading(int(fields[index]) * tree.page_size_bytes, "statm", error_bytes)
 

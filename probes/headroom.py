@@ -15,7 +15,7 @@ from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.kernel_text import kilobyte_fields, single_number
 from pinprobe.probes.reading import Amount, Reading, Unreadable
 
-_PER_CPU_COUNT = re.compile(r"^\s+count:\s+(\d{1,20})\s*$", re.MULTILINE)
+_PER_CPU_COUNT = re.compile(r"^\s+count:\s+(\d{1,20})\s*$", re.MULTILINE | re.ASCII)
 _POOL = re.compile(r"hugepages-(\d{1,12})kB")
 
 
@@ -29,7 +29,7 @@ class HeadroomSource:
 
 @dataclass(frozen=True, slots=True)
 class HugepagePool:
-    """The free pages of one size of the kernel's reserved huge pages."""
+    """The pages of one size in the kernel's huge page pool that nobody has or was promised."""
 
     page_bytes: int
     free: Amount
@@ -80,8 +80,10 @@ def per_cpu_lists(tree: HostTree) -> Amount:
     text = tree.text("/proc/zoneinfo")
     if isinstance(text, Unreadable):
         return text
-    pages = sum(int(count) for count in _PER_CPU_COUNT.findall(text))
-    return Reading(pages * tree.page_size_bytes, "/proc/zoneinfo count")
+    counts = _PER_CPU_COUNT.findall(text)
+    if not counts:
+        return Unreadable("/proc/zoneinfo has no line count")
+    return Reading(sum(map(int, counts)) * tree.page_size_bytes, "/proc/zoneinfo count")
 
 
 def _cgroup_sources(tree: HostTree, pid: int | str) -> list[HeadroomSource]:
@@ -102,7 +104,15 @@ def _hugepage_pools(tree: HostTree) -> tuple[HugepagePool, ...]:
         match = _POOL.fullmatch(name)
         if match:
             page_bytes = int(match[1]) * 1024
-            count = single_number(tree.text(f"{folder}/{name}/free_hugepages"), f"{folder}/{name}/free_hugepages")
-            free = Reading(count.bytes * page_bytes, count.source) if isinstance(count, Reading) else count
-            pools.append(HugepagePool(page_bytes, free))
+            free, reserved = (
+                single_number(tree.text(f"{folder}/{name}/{file}"), f"{folder}/{name}/{file}")
+                for file in ("free_hugepages", "resv_hugepages")
+            )
+            # Reserved pages are promised to mappings that have not touched them yet; the free count still holds them.
+            left = free - reserved if isinstance(reserved, Reading) else free
+            pools.append(HugepagePool(page_bytes, _times(left, page_bytes)))
     return tuple(pools)
+
+
+def _times(count: Amount, page_bytes: int) -> Amount:
+    return Reading(count.bytes * page_bytes, count.source) if isinstance(count, Reading) else count

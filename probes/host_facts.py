@@ -79,7 +79,9 @@ def read_host_facts(tree: HostTree = THIS_HOST) -> HostFacts:
 
 def _line(tree: HostTree, name: str) -> Fact:
     text = tree.text(name)
-    return text if isinstance(text, Unreadable) else next(iter(text.splitlines()), "").strip()
+    if isinstance(text, Unreadable):
+        return text
+    return text.split("\n")[0].strip() or Unreadable(f"{name} is empty")
 
 
 def _chosen(tree: HostTree, name: str) -> Fact:
@@ -95,7 +97,7 @@ def _memlock_limit(tree: HostTree) -> Fact:
     text = tree.text("/proc/self/limits")
     if isinstance(text, Unreadable):
         return text
-    match = re.search(r"^Max locked memory\s+(\S+)\s+(\S+)", text, re.MULTILINE)
+    match = re.search(r"^Max locked memory +([0-9]+|unlimited) +([0-9]+|unlimited) +bytes", text, re.MULTILINE)
     return f"soft {match[1]}, hard {match[2]}" if match else Unreadable("/proc/self/limits names no locked memory")
 
 
@@ -103,8 +105,13 @@ def _cgroup(tree: HostTree) -> Fact:
     text = tree.text("/proc/self/cgroup")
     if isinstance(text, Unreadable):
         return text
-    wanted = [line for line in text.splitlines() if line.startswith("0::") or ":memory:" in line or ",memory" in line]
-    return "; ".join(wanted)
+    wanted = []
+    for line in text.split("\n"):
+        number, _, rest = line.partition(":")
+        controllers = rest.partition(":")[0]
+        if (number == "0" and rest.startswith(":")) or "memory" in controllers.split(","):
+            wanted.append(line)
+    return "; ".join(wanted) or Unreadable("/proc/self/cgroup names no memory cgroup")
 
 
 def _process_facts(tree: HostTree) -> ProcessFacts | Unreadable:

@@ -36,12 +36,14 @@ class HostTree:
             return self.path(name).read_bytes().decode("utf-8", "surrogateescape")
         except OSError as error:
             return Unreadable(f"{name}: {error.strerror or error}")
+        except ValueError as error:  # a name with a NUL, which only a damaged text can bring here
+            return Unreadable(f"{name!r}: {error}")
 
     def names(self, folder: str) -> list[str]:
         """List a folder, sorted; an unreadable one is empty."""
         try:
             return sorted(entry.name for entry in self.path(folder).iterdir())
-        except OSError:
+        except (OSError, ValueError):
             return []
 
 

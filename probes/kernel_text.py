@@ -21,7 +21,9 @@ def kilobyte_fields(
     if isinstance(text, Unreadable):
         return dict.fromkeys(names, text)
     lines: dict[str, str] = {}
-    for line in text.splitlines():
+    # Newlines alone end a line: str.splitlines would also split at characters that a process may put into its own name,
+    # and let it write lines of status that the kernel never wrote.
+    for line in text.split("\n"):
         name, colon, value = line.partition(":")
         if colon:
             lines.setdefault(name, value)
@@ -41,7 +43,7 @@ def numbers_by_name(text: str | Unreadable) -> Mapping[str, int] | Unreadable:
     """Read lines of `name 123`, as in memory.stat and vmstat; lines of another shape are passed over."""
     if isinstance(text, Unreadable):
         return text
-    pairs = (line.split() for line in text.splitlines())
+    pairs = (line.split() for line in text.split("\n"))
     return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and is_count(pair[1])}
 
 

@@ -7,6 +7,7 @@ shared anonymous memory, memfd and files keep one mapping each, private anonymou
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
 import re
@@ -25,6 +26,7 @@ _QUERY = struct.Struct("=9Q4I2Q")
 # _IOWR('f', 17, struct procmap_query), in the encoding of x86, Arm and RISC-V. Others answer ENOTTY and maps is read.
 _PROCMAP_QUERY = (3 << 30) | (_QUERY.size << 16) | (ord("f") << 8) | 17
 _SHARED_FLAG = 0x8
+_NAME_BYTES = 4096
 
 _HEADER = re.compile(r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][ps]) \S+ \S+ \d+ *(.*)$")
 
@@ -61,7 +63,12 @@ def find_mapping(tree: HostTree, address: int, pid: int | str = "self") -> Mappi
 
 
 def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | None:
-    request = bytearray(_QUERY.pack(_QUERY.size, 0, address, *[0] * 12))
+    name = ctypes.create_string_buffer(_NAME_BYTES)
+    outputs = [0] * 8
+    try:
+        request = bytearray(_QUERY.pack(_QUERY.size, 0, address, *outputs, _NAME_BYTES, 0, ctypes.addressof(name), 0))
+    except struct.error:
+        return None  # no address at all
     try:
         descriptor = os.open(tree.path(f"/proc/{pid}/maps"), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -73,7 +80,9 @@ def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | No
     finally:
         os.close(descriptor)
     _, _, _, start, end, flags, *_ = _QUERY.unpack(request)
-    return Mapping(start, end, bool(flags & _SHARED_FLAG), "")
+    # The kernel gives the name as it is, where maps escapes newlines.
+    named = name.value.decode("utf-8", "surrogateescape").replace("\n", "\\012")
+    return Mapping(start, end, bool(flags & _SHARED_FLAG), named)
 
 
 def find_mapping_in_maps(tree: HostTree, address: int, pid: int | str = "self") -> Mapping | Unreadable:
