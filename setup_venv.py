@@ -90,7 +90,11 @@ def existing_torch():
     if spec is None or spec.origin is None:
         return None
     package = Path(spec.origin).parent
-    match = re.search(r"__version__ = '((\d+)\.(\d+)[^']*)'", (package / "version.py").read_text(encoding="utf-8"))
+    try:
+        text = (package / "version.py").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = re.search(r"^__version__ *= *['\"]((\d+)\.(\d+)[^'\"]*)['\"]", text, re.MULTILINE)
     if match is None or (int(match[2]), int(match[3])) < OLDEST_TORCH:
         return None
     return match[1], package.parent
@@ -102,7 +106,7 @@ def announce(python, arguments, purpose):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         packages = json.loads(done.stdout)["install"]
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         say(f"installing {purpose}; pip could not tell beforehand what that downloads")
         return
     sizes = {}

@@ -38,7 +38,10 @@ def main() -> int:
         median = statistics.median(values)
         over = name != "python -c pass" and median > LIMIT_SECONDS
         passed |= over
-        print(f"{name:<20} {median * 1000:6.1f} ms (of {RUNS}: {min(values) * 1000:.1f} to {max(values) * 1000:.1f})", end="")
+        print(
+            f"{name:<20} {median * 1000:6.1f} ms (of {RUNS}: {min(values) * 1000:.1f} to {max(values) * 1000:.1f})",
+            end="",
+        )
         print(f"   over the limit of {LIMIT_SECONDS * 1000:.0f} ms" if over else "")
     return int(passed)
 

@@ -1,7 +1,7 @@
 """The cached walk beside a fresh process for each point: the same cliffs, and what each touched and took.
 
-Limit: where the cache serves every point but the cliffs, the walk touches at most 2.2 times the largest block. Run it with
-`python benchmarks/walk_against_fresh.py [SLOTS]`; it exits 1 where the limit is passed or the two disagree.
+Limit: where the cache serves every point but the cliffs, the walk touches at most 2.2 times the largest block. Run it
+with `python benchmarks/walk_against_fresh.py [SLOTS]`; it exits 1 where the limit is passed or the two disagree.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 #: Wide enough for every table here, and what a terminal has when nobody made it wider.
 WIDTH = 80
+_GAP = 3
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,13 @@ class Grid:
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    title: str = ""
+
+    @property
+    def width(self) -> int:
+        """How many columns of a terminal it takes."""
+        cells = zip(*([name.lstrip("<") for name in self.header], *self.rows), strict=True)
+        return sum(max(map(len, column)) for column in cells) + _GAP * (len(self.header) - 1)
 
     def text(self) -> str:
         """Draw it for a terminal."""
@@ -29,11 +37,12 @@ class Grid:
             table.add_column(name.lstrip("<"), justify="left" if is_words else "right", no_wrap=not is_words)
         for row in self.rows:
             table.add_row(*row)
-        return as_text(table)
+        return f"{self.title}\n{as_text(table)}" if self.title else as_text(table)
 
     def markdown(self) -> str:
         """Write it as a Markdown table."""
-        lines = [self._line([name.lstrip("<") for name in self.header])]
+        lines = [f"**{self.title}**\n"] if self.title else []
+        lines.append(self._line([name.lstrip("<") for name in self.header]))
         lines.append(self._line([":---" if name.startswith("<") else "---:" for name in self.header]))
         return "\n".join([*lines, *(self._line(row) for row in self.rows)])
 

@@ -37,10 +37,15 @@ class _LazyGroup(click.Group):
             return None
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
+        for parameter in command.params:
+            if isinstance(parameter, click.Option):
+                # click would name it after our parameter; users know the option's own name.
+                longest = max(parameter.opts, key=len).lstrip("-").replace("-", "_").upper()
+                parameter.envvar = f"PINPROBE_{cmd_name.upper()}_{longest}"
         return command
 
 
-@click.group(cls=_LazyGroup, context_settings={"auto_envvar_prefix": "PINPROBE", "help_option_names": ["-h", "--help"]})
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="pinprobe", message="%(prog)s %(version)s")
 def main() -> None:
     """Measure what page-locked host memory really costs.
@@ -60,7 +65,6 @@ def run() -> NoReturn:
     status = 3
     try:
         status = main.main(standalone_mode=False, prog_name="pinprobe") or 0
-        sys.stdout.flush()
     except click.ClickException as error:
         error.show()
         status = 2
@@ -69,9 +73,6 @@ def run() -> NoReturn:
     except PinprobeError as error:
         _say(str(error))
         status = error.exit_code
-    except BrokenPipeError:
-        # Whoever read the output has had enough. The interpreter would complain once more when it flushes at its end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         _say(f"{error.filename or 'output'}: {error.strerror or error}")
     except Exception as error:

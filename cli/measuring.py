@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pinprobe.cli.options import Output
 from pinprobe.probes.allocators.allocator import Allocator
 from pinprobe.probes.allocators.registry import prepare_allocator
+from pinprobe.probes.errors import NoAccelerator
+from pinprobe.probes.host_facts import HostFacts
+from pinprobe.probes.reading import Unreadable
 from pinprobe.probes.sweep import Point
 
 
@@ -18,19 +21,35 @@ def invocation() -> list[str]:
 
 
 def prepare(name: str, largest_bytes: int, output: Output) -> Allocator:
-    """Make an allocator ready; where `auto` takes a lesser one, say what is missing and what brings it."""
+    """Make an allocator ready; where `auto` takes a lesser one, say in a line what is missing and what brings it.
+
+    That a machine has no accelerator is no news to its user, and nothing would bring one.
+    """
     prepared = prepare_allocator(name, largest_bytes)
-    for passed_over, error in prepared.passed_over:
-        output.tell(f"pinprobe: {passed_over} is not to be had here: {error}")
-    if prepared.passed_over:
-        output.tell(f"pinprobe: measured {prepared.allocator.name} instead")
+    reasons = [f"{other}: {error}" for other, error in prepared.passed_over if not isinstance(error, NoAccelerator)]
+    if reasons:
+        output.tell(
+            f"pinprobe: measuring {prepared.allocator.name}, since these are not to be had: {' | '.join(reasons)}"
+        )
     return prepared.allocator
+
+
+def tell_blind_spots(host: HostFacts, output: Output) -> None:
+    """Say which bounds of the headroom can't be read: what is allowed may then be more than there is.
+
+    Where none can be read there is no headroom at all, and its own error says so.
+    """
+    if isinstance(host.headroom.available, Unreadable):
+        return
+    for source in host.headroom.sources:
+        if isinstance(source.available, Unreadable):
+            output.tell(f"pinprobe: {source.name}: {source.available}; --at-most bounds what is taken")
 
 
 @contextlib.contextmanager
 def progress(name: str, slots: Sequence[int], output: Output) -> Iterator[Callable[[Point], None]]:
     """Show how far a sweep is, on a terminal and only there."""
-    if output.quiet or not sys.stderr.isatty():
+    if output.quiet or sys.stderr is None or not sys.stderr.isatty():
         yield lambda point: None
         return
     from rich.console import Console

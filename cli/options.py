@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
+import stat
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -101,33 +104,30 @@ class Output:
     def check(self) -> None:
         """Fail before anything is measured where the result could not be written afterwards."""
         if self.path is None:
+            if sys.stdout is None:
+                raise BadRequest("stdout is closed; give a file with -o")
             return
-        if self.path.is_dir():
+        try:
+            found = self.path.stat() if self.path.exists() else None
+        except OSError as error:
+            raise BadRequest(f"{self.path} can't be a file: {error.strerror}") from None
+        if found is not None and stat.S_ISDIR(found.st_mode):
             raise BadRequest(f"{self.path} is a folder; name a file")
-        if self.path.exists() and not self.overwrite:
+        if found is not None and not self.overwrite:
             raise BadRequest(f"{self.path} exists; -f overwrites it")
-        if not os.access(self.path.parent, os.W_OK | os.X_OK):
+        if found is None and not os.access(self.path.parent, os.W_OK | os.X_OK):
             raise BadRequest(f"{self.path.parent} is no folder that can be written to")
+        if len(os.fsencode(self.path.name)) > os.pathconf(self.path.parent, "PC_NAME_MAX"):
+            raise BadRequest(f"the name of {self.path.name[:40]}... is longer than its file system allows")
 
     def write(self, text: str) -> None:
         """Print the result, or put it whole into its file: a reader never sees a half of it."""
         if self.path is None:
-            click.echo(text)
-            return
-        handle, name = tempfile.mkstemp(prefix=f".{self.path.name}-", dir=self.path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text + "\n")
-            temporary.chmod(0o666 & ~_umask())
-            if self.overwrite:
-                temporary.replace(self.path)
-            else:
-                self.path.hardlink_to(temporary)  # unlike a rename, this refuses a file that appeared meanwhile
-        except FileExistsError:
-            raise BadRequest(f"{self.path} exists; -f overwrites it") from None
-        finally:
-            temporary.unlink(missing_ok=True)
+            _print(text)
+        elif self.path.exists() and not self.path.is_file():
+            self.path.write_text(text + "\n", encoding="utf-8")  # a pipe or a device is written to, never replaced
+        else:
+            _write_whole(self.path.resolve(), text, self.overwrite)
 
     def tell(self, message: str) -> None:
         """Say something beside the result, on stderr, unless told to be quiet."""
@@ -135,10 +135,56 @@ class Output:
             click.echo(message, err=True)
 
 
+def _print(text: str) -> None:
+    encoding = sys.stdout.encoding or "ascii"
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:  # the lines of tables, and the sign of error bars
+        text = text.replace("─", "-").replace("±", "+-").encode(encoding, "replace").decode(encoding)
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Whoever reads has had enough, which changes nothing of what was found. The interpreter would complain once
+        # more when it flushes at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_whole(path: Path, text: str, overwrite: bool) -> None:
+    handle, name = tempfile.mkstemp(prefix=".pinprobe-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        temporary.chmod(0o666 & ~_umask())
+        if overwrite:
+            temporary.replace(path)
+        else:
+            path.hardlink_to(temporary)  # unlike a rename, this refuses a file that appeared meanwhile
+    except FileExistsError:
+        raise BadRequest(f"{path} exists by now; -f overwrites it") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
 def _umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+class Share(click.FloatRange):
+    """A share of the headroom: more than 0, and never so much that nothing is left for the rest."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 0.9, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it, or fail with what is wrong; not-a-number passes every comparison and is none of them."""
+        share = float(super().convert(value, param, ctx))
+        if math.isnan(share):
+            self.fail(f"{value} is not a number.", param, ctx)
+        return share
 
 
 def output_options(command: _Command) -> _Command:
@@ -155,14 +201,25 @@ def output_options(command: _Command) -> _Command:
     return command
 
 
+def detail_options(command: _Command) -> _Command:
+    """Give a measuring command the options that show or keep more; it gets them as `columns` and `receipt`."""
+    for decorate in (
+        click.option("--receipt", type=click.Path(path_type=Path), help="Save the whole result there too, as JSON."),
+        click.option(
+            "--columns", type=click.Choice(["few", "all"]), default="few", help="all: what every counter saw, too."
+        ),
+    ):
+        command = decorate(command)
+    return command
+
+
 def bound_options(command: _Command) -> _Command:
     """Give a command the options that bound how much memory it takes; it gets them as `share` and `at_most`."""
-    share = click.FloatRange(0, 0.9, min_open=True)
     for decorate in (
         click.option("--at-most", type=Size(), help="Never take more than this, whatever the headroom."),
         click.option(
             "--share",
-            type=share,
+            type=Share(),
             default=2 / 3,
             show_default="two thirds",
             help="The share of the headroom that may be taken.",

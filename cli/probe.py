@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pinprobe.cli.options import Output, Size, bound_options, output_options, total_bytes
+from pinprobe.cli.options import Output, Size, bound_options, detail_options, output_options, total_bytes
 from pinprobe.probes.errors import BadRequest
 
 
@@ -17,6 +17,7 @@ from pinprobe.probes.errors import BadRequest
 @click.option(
     "--allocator", default="auto", show_default=True, metavar="NAME", help="`pinprobe allocators` lists them."
 )
+@detail_options
 @bound_options
 @output_options
 def probe(
@@ -24,6 +25,8 @@ def probe(
     slot_bytes: int | None,
     slots: int | None,
     allocator: str,
+    columns: str,
+    receipt: Path | None,
     share: float,
     at_most: int | None,
     form: str | None,
@@ -38,22 +41,34 @@ def probe(
     """
     output = Output(form or "text", path, overwrite, quiet)
     output.check()
+    kept = Output("json", receipt, overwrite, quiet)
+    kept.check()
     asked = _asked_bytes(asked_bytes, slot_bytes, slots)
 
-    from pinprobe.cli.measuring import invocation, prepare
+    from pinprobe.cli.measuring import invocation, prepare, tell_blind_spots
     from pinprobe.cli.render import render_trial
+    from pinprobe.probes.allocators.registry import check_name
     from pinprobe.probes.allowance import allow
+    from pinprobe.probes.errors import CouldNotMeasure
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.measuring_child import MeasuringChild
     from pinprobe.probes.trial import run_trial
 
+    check_name(allocator)
     host = read_host_facts()
+    tell_blind_spots(host, output)
     allowance = allow(host.headroom, share, at_most)
     allowance.refuse_beyond(asked, "the probe")
     ready = prepare(allocator, asked, output)
     with MeasuringChild(ready) as child:
         trial = run_trial(child, ready.name, asked, allowance, host.page_size_bytes)
-    output.write(render_trial(trial, host, output.form, invocation()))
+    if trial.ended:
+        if trial.control is None and output.form != "json":
+            raise CouldNotMeasure(trial.ended)
+        click.echo(f"pinprobe: ended early: {trial.ended}", err=True)
+    if receipt is not None:
+        kept.write(render_trial(trial, host, "json", invocation(), columns))
+    output.write(render_trial(trial, host, output.form, invocation(), columns))
     return trial.verdict.exit_code
 
 

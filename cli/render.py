@@ -7,10 +7,11 @@ import sys
 import textwrap
 from collections.abc import Sequence
 
+from pinprobe.cli.counter_table import counters_of_sweeps, counters_of_trial
 from pinprobe.cli.figures import ratio
 from pinprobe.cli.grid import WIDTH
 from pinprobe.cli.staircase import draw_staircase
-from pinprobe.cli.sweep_table import WHOLE_TABLE, sweep_grid, sweep_rows
+from pinprobe.cli.sweep_table import WHOLE_TABLE, sweep_grids, sweep_rows
 from pinprobe.cli.trial_table import how_resident, trial_grid, trial_rows
 from pinprobe.ledger.receipt import sweep_receipt, trial_receipt
 from pinprobe.probes.cliffs import Cliff, find_cliffs
@@ -25,21 +26,23 @@ from pinprobe.probes.units import format_bytes
 _BROKEN_SHOWN = 3
 
 
-def render_trial(trial: Trial, host: HostFacts, form: str, command: Sequence[str]) -> str:
+def render_trial(trial: Trial, host: HostFacts, form: str, command: Sequence[str], columns: str = "few") -> str:
     """Write a trial in one of the four forms."""
     if form == "json":
         return json.dumps(trial_receipt(trial, host, command), indent=2)
     if form == "csv":
         return trial_rows(trial).csv()
     if form == "markdown":
-        return f"{trial_grid(trial).markdown()}\n\n{trial.verdict.sentence}"
+        grids = [trial_grid(trial), *([counters_of_trial(trial)] if columns == "all" else [])]
+        return "\n\n".join([*(grid.markdown() for grid in grids), trial.verdict.sentence])
     titles = [_title(trial.allocator, host), *(_wrapped(note) for note in trial.notes)]
     closing = [_wrapped(how_resident(trial)), _wrapped(trial.verdict.sentence)]
-    return "\n\n".join(["\n".join(titles), trial_grid(trial).text(), "\n".join(closing)])
+    counters = [counters_of_trial(trial).text()] if columns == "all" else []
+    return "\n\n".join(["\n".join(titles), trial_grid(trial).text(), *counters, "\n".join(closing)])
 
 
 def render_sweeps(
-    sweeps: Sequence[Sweep], host: HostFacts, form: str, command: Sequence[str], every_point: bool
+    sweeps: Sequence[Sweep], host: HostFacts, form: str, command: Sequence[str], every_point: bool, columns: str = "few"
 ) -> str:
     """Write the sweeps of one run in one of the four forms."""
     if form == "json":
@@ -49,22 +52,24 @@ def render_sweeps(
     findings = "\n\n".join(_findings(sweep) for sweep in sweeps)
     promises = "\n".join(line for sweep in sweeps for line in _broken_promises(sweep))
     whole = [sweep for sweep in sweeps if len(sweep.points) == len(sweeps[0].points)]
-    grid = sweep_grid(whole, every_point)
+    grids = sweep_grids(whole, every_point) + ([counters_of_sweeps(sweeps)] if columns == "all" else [])
     if form == "markdown":
-        return "\n\n".join(part for part in (promises, grid.markdown(), findings) if part)
+        tables = [grid.markdown() for grid in grids]
+        return "\n\n".join(part for part in (promises, *tables, findings) if part)
     titles = [_title(" and ".join(sweep.allocator for sweep in sweeps), host)]
-    titles.append(f"slot of {sweeps[0].slot_bytes:,} B; {_control(sweeps[0])}")
+    titles.append(_wrapped(f"slot of {sweeps[0].slot_bytes:,} B; {_control(sweeps[0])}"))
     titles += [_wrapped(f"{sweep.allocator}: {note}") for sweep in sweeps for note in sweep.notes]
     if not every_point and len(sweeps[0].points) > WHOLE_TABLE:
         titles.append("The points beside each cliff; --every-point lists all.")
     drawings = [_drawing(sweep, titled=len(sweeps) > 1) for sweep in sweeps]
-    return "\n\n".join(part for part in (promises, "\n".join(titles), grid.text(), *drawings, findings) if part)
+    tables = [grid.text() for grid in grids]
+    return "\n\n".join(part for part in (promises, "\n".join(titles), *tables, *drawings, findings) if part)
 
 
 def _title(allocators: str, host: HostFacts) -> str:
     torch = f"; torch {host.torch}" if not isinstance(host.torch, Unreadable) else ""
     kernel = f"Linux {host.kernel}" if not isinstance(host.kernel, Unreadable) else "kernel unreadable"
-    return f"pinprobe {host.pinprobe}: {allocators}{torch}; {kernel}; {host.cpu_count} CPUs"
+    return _wrapped(f"pinprobe {host.pinprobe}: {allocators}{torch}; {kernel}; {host.cpu_count} CPUs")
 
 
 def _control(sweep: Sweep) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from pinprobe.cli.options import Output, Size, SlotCounts, bound_options, output_options, total_bytes
+from pinprobe.cli.options import Output, Size, SlotCounts, bound_options, detail_options, output_options, total_bytes
 
 
 @click.command()
@@ -18,6 +18,8 @@ from pinprobe.cli.options import Output, Size, SlotCounts, bound_options, output
 )  # fmt: skip
 @click.option("--walk", "fresh_children", is_flag=True, help="Measure each point in a fresh process, every block anew.")
 @click.option("--every-point", is_flag=True, help="List every point, not only those beside a cliff.")
+@click.option("--svg", type=click.Path(path_type=Path), help="Draw the staircases into a picture of its own.")
+@detail_options
 @bound_options
 @output_options
 def sweep(
@@ -26,6 +28,9 @@ def sweep(
     names: tuple[str, ...],
     fresh_children: bool,
     every_point: bool,
+    svg: Path | None,
+    columns: str,
+    receipt: Path | None,
     share: float,
     at_most: int | None,
     form: str | None,
@@ -39,26 +44,37 @@ def sweep(
     what this host can give. What lies beyond that is predicted from the measured points, and marked.
     """
     output = Output(form or "text", path, overwrite, quiet)
-    output.check()
+    kept = Output("json", receipt, overwrite, quiet)
+    picture = Output("svg", svg, overwrite, quiet)
+    for each in (output, kept, picture):
+        each.check()
     largest = total_bytes(slot_bytes, slots[-1])
 
-    from pinprobe.cli.measuring import invocation, prepare, progress
+    from pinprobe.cli.measuring import invocation, prepare, progress, tell_blind_spots
     from pinprobe.cli.render import render_sweeps
+    from pinprobe.cli.staircase_svg import staircase_svg
+    from pinprobe.probes.allocators.registry import check_name
     from pinprobe.probes.allowance import Allowance, allow
+    from pinprobe.probes.errors import CouldNotMeasure
     from pinprobe.probes.headroom import read_headroom
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.host_tree import THIS_HOST
     from pinprobe.probes.measuring_child import MeasuringChild
     from pinprobe.probes.walk import walk
 
+    for name in names:
+        check_name(name)
     host = read_host_facts()
+    tell_blind_spots(host, output)
     allowance = allow(host.headroom, share, at_most)
 
     def allowance_now(held_bytes: int) -> Allowance:
         now = allow(read_headroom(THIS_HOST), share, at_most)
         return Allowance(now.bytes + int(share * held_bytes), f"{now.origin}, while {held_bytes:,} B are held")
 
-    ready = [prepare(name, min(largest, allowance.bytes), output) for name in dict.fromkeys(names)]
+    # One that was asked for by name measures what it can, and says where it stops; `auto` takes one that can do it all.
+    able = {name: min(largest, allowance.bytes) if name == "auto" else slots[0] * slot_bytes for name in names}
+    ready = [prepare(name, bytes_, output) for name, bytes_ in able.items()]
     sweeps = []
     for allocator in ready:
         with progress(allocator.name, slots, output) as watch:
@@ -77,6 +93,14 @@ def sweep(
             )
         if sweeps[-1].ended:
             break
-    output.write(render_sweeps(sweeps, host, output.form, invocation(), every_point))
+    if sweeps[-1].ended:
+        if sweeps[0].control is None and output.form != "json":
+            raise CouldNotMeasure(sweeps[0].ended or "nothing was measured")
+        click.echo(f"pinprobe: ended early: {sweeps[-1].ended}", err=True)
+    if svg is not None:
+        picture.write(staircase_svg(sweeps, host))
+    if receipt is not None:
+        kept.write(render_sweeps(sweeps, host, "json", invocation(), every_point, columns))
+    output.write(render_sweeps(sweeps, host, output.form, invocation(), every_point, columns))
     codes = {sweep.exit_code for sweep in sweeps}
     return 1 if 1 in codes else max(codes)

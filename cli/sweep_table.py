@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pinprobe.cli.figures import amount, ratio, raw
-from pinprobe.cli.grid import Grid
+from pinprobe.cli.grid import WIDTH, Grid
 from pinprobe.probes.cliffs import Cliff, find_cliffs
 from pinprobe.probes.reading import Reading, Unreadable
 from pinprobe.probes.sweep import Point, PointState, Sweep
@@ -16,42 +16,43 @@ WHOLE_TABLE = 20
 _MANY_CLIFFS = 16
 
 
-def sweep_grid(sweeps: Sequence[Sweep], every_point: bool) -> Grid:
-    """The cost table for a person. Side by side, a star marks a predicted block and `!` one smaller than its ask."""
+def sweep_grids(sweeps: Sequence[Sweep], every_point: bool) -> list[Grid]:
+    """The cost table for a person: of one allocator, or of several side by side where that fits a terminal.
+
+    Side by side, a star marks a predicted block, and `!` one smaller than its ask.
+    """
     shown = _shown_slots(sweeps, every_point)
     unit = _unit(sweeps)
     if len(sweeps) > 1:
-        return _side_by_side(sweeps, shown, unit)
-    sweep = sweeps[0]
-    header = [
-        "slots",
-        f"asked {unit.name}",
-        f"resident {unit.name}",
-        "ratio",
-        f"block {unit.name}",
-        "more fit",
-        "<how known",
-    ]
+        for with_ratio in (True, False):
+            grid = _side_by_side(sweeps, shown, unit, with_ratio)
+            if grid.width <= WIDTH:
+                return [grid]
+    return [_alone(sweep, shown, unit, titled=len(sweeps) > 1) for sweep in sweeps]
+
+
+def _alone(sweep: Sweep, shown: set[int], unit: Unit, titled: bool) -> Grid:
+    header = ["slots", f"asked {unit.name}", f"resident {unit.name}", "ratio", f"block {unit.name}", "more fit"]
     rows = []
     for point in sweep.points:
         if point.slots in shown:
             asked = [str(point.slots), unit.of(point.asked_bytes)]
             figures = [amount(point.resident, unit), ratio(point.ratio), amount(point.block, unit), _more_fit(point)]
             rows.append([*asked, *figures, how_known(point)])
-    return Grid(header, rows)
+    return Grid([*header, "<how known"], rows, title=sweep.allocator if titled else "")
 
 
-def _side_by_side(sweeps: Sequence[Sweep], shown: set[int], unit: Unit) -> Grid:
+def _side_by_side(sweeps: Sequence[Sweep], shown: set[int], unit: Unit, with_ratio: bool) -> Grid:
     header = ["slots", f"asked {unit.name}"]
     for sweep in sweeps:
-        header += [f"{sweep.allocator} {unit.name}", "ratio"]
+        header += [f"{sweep.allocator} {unit.name}", *(["ratio"] if with_ratio else [])]
     rows = []
     for points in zip(*(sweep.points for sweep in sweeps), strict=True):
         if points[0].slots in shown:
             row = [str(points[0].slots), unit.of(points[0].asked_bytes)]
             for point in points:
                 mark = "*" if point.state is PointState.PREDICTED else "!" if point.state is PointState.BROKEN else ""
-                row += [amount(point.block, unit) + mark, ratio(point.ratio)]
+                row += [amount(point.block, unit) + mark, *([ratio(point.ratio)] if with_ratio else [])]
             rows.append(row)
     return Grid(header, rows)
 

@@ -99,8 +99,8 @@ def _own_path(memberships: str, version: int) -> str | None:
 def _folders(hierarchy: _Hierarchy, own_path: str) -> list[str] | Unreadable:
     """Return the folders from the process's own cgroup up to the mount point.
 
-    A container may see only a part: its mount shows the hierarchy from `mount_root` on. Where the process's own cgroup is
-    not below that, its limits stand in no file here, and a level that is visible need not bind it.
+    A container may see only a part: its mount shows the hierarchy from `mount_root` on. Where the process's own cgroup
+    is not below that, its limits stand in no file here, and a level that is visible need not bind it.
     """
     top = PurePosixPath(hierarchy.mount_point)
     own, root = PurePosixPath(own_path), PurePosixPath(hierarchy.mount_root)

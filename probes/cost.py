@@ -13,8 +13,10 @@ class Cost:
     """One request and what the kernel says it took.
 
     `resident` is the growth of the process: the difference of `counters[counter]` over the request, with its error bar.
-    `block` is the size of the mapping behind the address, `block_resident` how much of that is resident. `second` is
-    the same growth by another source. `note` is the allocator's word on how it was made resident.
+    `block` is the size of the mapping behind the address, `block_resident` how much of that is resident,
+    `block_by_allocator` by how much the allocator's own account of its blocks grew. `second` is the same growth by
+    another source. `overhead` is what the host lost beyond `resident`: page tables, the driver's bookkeeping. `note` is
+    the allocator's word on how the memory was made resident.
     """
 
     asked_bytes: int
@@ -25,6 +27,8 @@ class Cost:
     block: Amount
     block_resident: Amount
     block_locked: Amount
+    block_by_allocator: Amount
+    overhead: Amount
     counters: Counters
     seconds: float
     note: str
@@ -52,5 +56,4 @@ class Cost:
             return f"{self.counter}{bar}, no second source"
         if self.confirmed is False:
             return f"{self.counter}{bar}, but {self.second.source} says {self.second.bytes:,} B"
-        fresh = isinstance(self.block_resident, Reading) and self.resident.within(self.block_resident.bytes)
-        return f"{self.counter}{bar}; {self.second.source}{' and smaps agree' if fresh else ' agrees'}"
+        return f"{self.counter}{bar}; {self.second.source.split()[0]} agrees"

@@ -6,6 +6,7 @@
     ├── BadRequest             2  a size, a range, a name or a file that can't be used
     └── CouldNotMeasure        3  nothing was measured, or not all of it
         ├── AllocatorUnavailable  what an allocator needs is not on this machine
+        │   └── NoAccelerator
         ├── AllocationFailed      an allocator said no
         └── ChildDied             a measuring process ended before it answered
 
@@ -42,6 +43,10 @@ class AllocatorUnavailable(CouldNotMeasure):
         return f"{self.reason}; {self.remedy}" if self.remedy else self.reason
 
 
+class NoAccelerator(AllocatorUnavailable):
+    """There is no accelerator on this machine at all: nothing is missing that could be installed."""
+
+
 class AllocationFailed(CouldNotMeasure):
     """An allocator refused a request.
 
@@ -59,3 +64,13 @@ class AllocationFailed(CouldNotMeasure):
 
 class ChildDied(CouldNotMeasure):
     """A measuring process ended before it answered; the message says by what, and what proves it."""
+
+
+def in_one_line(error: BaseException) -> str:
+    r"""Put a foreign exception into one line: its kind, and the first line of what it says.
+
+    >>> in_one_line(ValueError("no such device\nin three lines\nof detail"))
+    'ValueError: no such device'
+    """
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pinprobe import __version__
+from pinprobe.probes.allocators.torch_settings import SETTINGS_NAMES
 from pinprobe.probes.exactness import Exactness, find_exactness
 from pinprobe.probes.headroom import Headroom, read_headroom
 from pinprobe.probes.host_tree import THIS_HOST, HostTree
@@ -17,8 +18,6 @@ from pinprobe.probes.kernel_text import kilobyte_fields
 from pinprobe.probes.reading import Amount, Unreadable
 
 Fact: TypeAlias = str | Unreadable
-
-_SETTINGS = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ def read_host_facts(tree: HostTree = THIS_HOST) -> HostFacts:
         cgroup=_cgroup(tree),
         driver=_line(tree, "/proc/driver/nvidia/version"),
         torch=torch.version if not isinstance(torch, Unreadable) else torch,
-        torch_settings={name: os.environ[name] for name in _SETTINGS if name in os.environ},
+        torch_settings={name: os.environ[name] for name in SETTINGS_NAMES if name in os.environ},
         counters=find_exactness(tree),
         headroom=read_headroom(tree),
         process=_process_facts(tree),

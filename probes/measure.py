@@ -12,7 +12,8 @@ from pinprobe.probes.counters import Counters, read_counters, read_smaps_rollup
 from pinprobe.probes.exactness import Exactness, find_exactness
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.mappings import MappingResidency, find_mapping, read_residency
-from pinprobe.probes.reading import Amount, Reading, Unreadable, first_readable
+from pinprobe.probes.overhead import read_free_or_held
+from pinprobe.probes.reading import Amount, Reading, Unreadable
 
 _WARM_UPS = 2
 _QUIET_TRIES = 5
@@ -28,6 +29,8 @@ class Measurer:
     def __init__(self, tree: HostTree) -> None:
         self._tree = tree
         self.exactness: Exactness = find_exactness(tree)
+        #: How far what the host has available moved by itself while nothing but single pages was taken.
+        self.quiet_bytes = 0
         self.noise_bytes = self._find_noise()
 
     def measure(self, allocator: Allocator, asked_bytes: int) -> tuple[Allocation, Cost]:
@@ -35,15 +38,18 @@ class Measurer:
 
         Raises what the allocator raises; then nothing is held.
         """
+        account_before, host_before = allocator.allocated_bytes(), read_free_or_held(self._tree)
         before, before_walk = self._read()
         started = time.perf_counter()
         allocation = allocator.allocate(asked_bytes)
         seconds = time.perf_counter() - started
         try:
             after, after_walk = self._read()
+            host_after, account_after = read_free_or_held(self._tree), allocator.allocated_bytes()
             counters = after - before
-            resident, counter, second = self._growth(allocator.counter, counters, after_walk - before_walk)
             behind = read_residency(self._tree, allocation.address)
+            walked = after_walk - before_walk
+            resident, counter, second = self._growth(allocator.counter, counters, walked, _resident(behind))
             cost = Cost(
                 asked_bytes=asked_bytes,
                 address=allocation.address,
@@ -52,6 +58,8 @@ class Measurer:
                 second=second,
                 block=self._block(allocation.address),
                 block_resident=_resident(behind),
+                block_by_allocator=_account(account_before, account_after),
+                overhead=self._overhead(host_before - host_after),
                 block_locked=behind if isinstance(behind, Unreadable) else behind.locked,
                 counters=counters,
                 seconds=seconds,
@@ -68,14 +76,26 @@ class Measurer:
             return counters, Unreadable("not walked, since the counters are exact here")
         return counters, read_smaps_rollup(self._tree)
 
-    def _growth(self, counter: str, counters: Counters, walked: Amount) -> tuple[Amount, str, Amount]:
-        """Choose the source of the growth: (resident, its name, the second source)."""
+    def _growth(self, counter: str, counters: Counters, walked: Amount, behind: Amount) -> tuple[Amount, str, Amount]:
+        """Choose the source of the growth and a second one: (resident, its name, the second).
+
+        The mapping behind a new block is the best second source: smaps walks the page tables, where the counters count.
+        """
         if not self.exactness.status and isinstance(walked, Reading):
-            return self._noisy(walked), "smaps_rollup", first_readable(counters[counter], counters["statm"])
-        for name in (counter, "VmRSS"):
-            if isinstance(counters[name], Reading):
-                return self._noisy(counters[name]), name, self._noisy(counters["statm"])
-        return self._noisy(counters["statm"]), "statm", Unreadable("status has no VmRSS here")
+            resident, name = self._noisy(walked), "smaps_rollup"
+        else:
+            name = next((name for name in (counter, "VmRSS") if isinstance(counters[name], Reading)), "statm")
+            resident = self._noisy(counters[name])
+        if isinstance(resident, Reading) and isinstance(behind, Reading) and resident.within(behind.bytes):
+            return resident, name, behind
+        if name in ("statm", "HugetlbPages"):
+            return resident, name, behind if name == "HugetlbPages" else Unreadable("status has no VmRSS here")
+        return resident, name, self._noisy(_beside(name, counters))
+
+    def _overhead(self, lost: Amount) -> Amount:
+        if isinstance(lost, Unreadable):
+            return lost
+        return Reading(lost.bytes, "MemAvailable + per-CPU lists + AnonPages + Shmem", self.quiet_bytes)
 
     def _noisy(self, amount: Amount) -> Amount:
         return (
@@ -99,6 +119,8 @@ class Measurer:
             allocation, cost = self.measure(control, page)
             allocation.release()
             if attempt >= _WARM_UPS:
+                if isinstance(cost.overhead, Reading):
+                    self.quiet_bytes = max(self.quiet_bytes, abs(cost.overhead.bytes))
                 for amount in (cost.resident, cost.second):
                     worst = max(worst, abs(amount.bytes - page) if isinstance(amount, Reading) else 0)
         return max(0, worst - 6 * self.exactness.error_bytes)
@@ -110,3 +132,18 @@ def _resident(behind: MappingResidency | Unreadable) -> Amount:
     if isinstance(behind.hugetlb, Reading) and behind.hugetlb.bytes:
         return behind.resident + behind.hugetlb  # the kernel's huge page pool is in no Rss, and resident all the same
     return behind.resident
+
+
+def _account(before: int | None, after: int | None) -> Amount:
+    if before is None or after is None:
+        return Unreadable("this allocator keeps no account of its blocks")
+    return Reading(after - before, "the allocator's own account")
+
+
+def _beside(counter: str, counters: Counters) -> Amount:
+    """Return statm's growth less that of the other classes, which other threads and the interpreter move."""
+    rest = counters["statm"]
+    for other in ("RssAnon", "RssFile", "RssShmem"):
+        if counter in ("RssAnon", "RssFile", "RssShmem") and other != counter:
+            rest = rest - counters[other]
+    return Reading(rest.bytes, "statm", rest.error_bytes) if isinstance(rest, Reading) else rest

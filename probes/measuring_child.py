@@ -10,6 +10,7 @@ multiprocessing's own `spawn` would import the caller's main module again in the
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -19,7 +20,7 @@ from typing import Any
 
 from pinprobe.probes.allocators.allocator import Allocator
 from pinprobe.probes.cost import Cost
-from pinprobe.probes.errors import ChildDied
+from pinprobe.probes.errors import AllocatorUnavailable, ChildDied, in_one_line
 from pinprobe.probes.host_tree import THIS_HOST
 from pinprobe.probes.oom_kills import read_oom_kills
 
@@ -35,8 +36,9 @@ _PATIENCE_SECONDS = 5.0
 class MeasuringChild:
     """A context manager around one measuring process; at its end the process is gone.
 
-    One allocation is held at a time. Raises `ChildDied` from any call after which the process is found dead, with what
-    killed it, and whatever error the call itself met there.
+    It dies with the thread that made it, so make it on a thread that lives as long. One allocation is held at a time.
+    Raises `ChildDied` from any call after which the process is found dead, with what killed it, and whatever error the
+    call itself met there.
     """
 
     def __init__(self, allocator: Allocator) -> None:
@@ -44,13 +46,19 @@ class MeasuringChild:
         self._pipe, theirs = Pipe()
         with theirs:
             command = [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(os.getpid())]
-            # Whatever an allocator prints goes to stderr: stdout is data.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], close_fds=True
-            )
+            # Ctrl-C reaches the child too. It ignores that once it runs; until then the signal is held back, and the
+            # child is born with it held back.
+            mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                # Whatever an allocator prints goes to stderr: stdout is data.
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], close_fds=True
+                )
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         try:
             self._send(list(sys.path))
-            self.notes: tuple[str, ...] = self._call("start", allocator)
+            self.notes: tuple[str, ...] = self._call("start", _pickled(allocator))
         except BaseException:
             self.kill()
             raise
@@ -63,7 +71,7 @@ class MeasuringChild:
     def measure(self, asked_bytes: int, limit_bytes: int | None = None, *, control: bool = False) -> Cost:
         """Allocate and measure; the allocation stays held until `release`.
 
-        `limit_bytes` is how much the process may map beyond what it had when it was ready; the kernel holds it to that.
+        `limit_bytes` is how much this one request may map; the kernel holds it to that.
         `control` measures the pageable control instead of the allocator.
         """
         cost: Cost = self._call("measure", asked_bytes, limit_bytes, control)
@@ -115,11 +123,15 @@ class MeasuringChild:
             raise self._death() from None
 
     def _death(self) -> ChildDied:
-        self._process.wait()
-        status = self._process.returncode
+        try:
+            status = self._process.wait(_PATIENCE_SECONDS)
+        except subprocess.TimeoutExpired:  # it lives and does not talk any more
+            self._process.kill()
+            self._process.wait()
+            return ChildDied("the measuring process stopped answering and was ended")
         if status >= 0:
             return ChildDied(f"the measuring process ended by itself with exit code {status}; what it said is above")
-        name = signal.Signals(-status).name
+        name = _signal_name(-status)
         proof = read_oom_kills(THIS_HOST).proof_since(self._oom_kills)
         if name == "SIGKILL" and proof:
             return ChildDied(f"the OOM killer ended the measuring process ({proof}); ask for less")
@@ -128,3 +140,20 @@ class MeasuringChild:
                 "the measuring process was killed (SIGKILL), by whom no counter tells: none counted an OOM kill"
             )
         return ChildDied(f"the measuring process was ended by {name}")
+
+
+def _pickled(allocator: Allocator) -> bytes:
+    try:
+        return pickle.dumps(allocator)
+    except Exception as error:  # pickling runs foreign code
+        raise AllocatorUnavailable(
+            f"the allocator {allocator.name} can't be sent to a measuring process: {in_one_line(error)}",
+            "what `prepare` returns has to pickle: keep names and paths in it, and load libraries at first use",
+        ) from error
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have no name
+        return f"signal {number}"

@@ -5,21 +5,25 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import pickle
 import resource
 import signal
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any, cast
 
 from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.allocators.pageable import Pageable
 from pinprobe.probes.cost import Cost
 from pinprobe.probes.counters import read_mapped
-from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, PinprobeError
+from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, PinprobeError, in_one_line
 from pinprobe.probes.host_tree import THIS_HOST
 from pinprobe.probes.measure import Measurer
 from pinprobe.probes.reading import Unreadable
 
 _PR_SET_PDEATHSIG = 1
+# The inaccessible pages around a block, of 64 KiB at the most, and the rounding of the ask to such pages.
+_GUARDS_BYTES = 4 * 2**16
 
 
 def serve(pipe: Connection, parent_pid: int) -> None:
@@ -34,7 +38,7 @@ def serve(pipe: Connection, parent_pid: int) -> None:
             except PinprobeError as error:
                 answer = ("raised", error)
             except Exception as error:  # noqa: BLE001  # an allocator is foreign code and may raise anything
-                answer = ("raised", AllocationFailed(_in_one_line(error)))
+                answer = ("raised", AllocationFailed(in_one_line(error)))
             pipe.send(answer)
     # No interpreter shutdown: a foreign library's destructors may hang, and the kernel takes everything back anyway.
     os._exit(0)
@@ -46,14 +50,10 @@ def _tie_to_parent(parent_pid: int) -> None:
         os._exit(1)
     # Ctrl-C reaches the whole group; the parent decides, and its death or its `kill` is the end here.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _in_one_line(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 
 class _Server:
@@ -63,21 +63,19 @@ class _Server:
         self._allocator: Allocator | None = None
         self._held: Allocation | None = None
 
-    def start(self, allocator: Allocator) -> tuple[str, ...]:
+    def start(self, pickled_allocator: bytes) -> tuple[str, ...]:
+        allocator: Allocator = pickle.loads(pickled_allocator)
         self._allocator = allocator
         self._measurer = Measurer(THIS_HOST)
-        notes = allocator.notes()
-        self._mapped_when_ready = read_mapped(THIS_HOST)
-        return notes
+        return allocator.notes()
 
     def measure(self, asked_bytes: int, limit_bytes: int | None, control: bool) -> Cost:
         self.release()
-        if limit_bytes is not None:
-            self._limit_address_space(limit_bytes)
-        allocator = Pageable() if control else self._allocator
+        allocator: Allocator | None = Pageable() if control else self._allocator
         if allocator is None:
             raise CouldNotMeasure("the measuring process was not started with an allocator")
-        self._held, cost = self._measurer.measure(allocator, asked_bytes)
+        bounded = allocator if limit_bytes is None else cast(Allocator, _Bounded(allocator, limit_bytes))
+        self._held, cost = self._measurer.measure(bounded, asked_bytes)
         return cost
 
     def release(self) -> None:
@@ -89,11 +87,31 @@ class _Server:
         if self._allocator is not None:
             self._allocator.empty_cache()
 
-    def _limit_address_space(self, limit_bytes: int) -> None:
-        """Let the kernel refuse any mapping beyond the limit, so that not even a misjudged request can pass it."""
-        ready = self._mapped_when_ready
-        if isinstance(ready, Unreadable):
-            raise CouldNotMeasure(f"the limit can't be set: {ready}")
-        _, hard = resource.getrlimit(resource.RLIMIT_AS)
-        wanted = ready.bytes + limit_bytes
-        resource.setrlimit(resource.RLIMIT_AS, (wanted if hard == resource.RLIM_INFINITY else min(wanted, hard), hard))
+
+class _Bounded:
+    """An allocator that the kernel lets map no more than a limit in one request, and so can't misjudge it.
+
+    The limit is in force during the request alone: what the readings around it take is another matter.
+    """
+
+    def __init__(self, allocator: Allocator, limit_bytes: int) -> None:
+        self._allocator = allocator
+        self._limit_bytes = limit_bytes
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._allocator, name)
+
+    def allocate(self, asked_bytes: int) -> Allocation:
+        mapped = read_mapped(THIS_HOST)
+        if isinstance(mapped, Unreadable):
+            raise CouldNotMeasure(f"the limit can't be set: {mapped}")
+        before = resource.getrlimit(resource.RLIMIT_AS)
+        wanted = mapped.bytes + self._limit_bytes + _GUARDS_BYTES
+        soft = wanted if before[0] == resource.RLIM_INFINITY else min(wanted, before[0])
+        resource.setrlimit(resource.RLIMIT_AS, (soft, before[1]))
+        try:
+            return self._allocator.allocate(asked_bytes)
+        except MemoryError:
+            raise AllocationFailed(f"no room for {asked_bytes:,} B under the limit", no_address_space=True) from None
+        finally:
+            resource.setrlimit(resource.RLIMIT_AS, before)

@@ -9,6 +9,8 @@ from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.kernel_text import numbers_by_name
 from pinprobe.probes.reading import Unreadable
 
+_HOST = "/proc/vmstat"
+
 
 @dataclass(frozen=True, slots=True)
 class OomKills:
@@ -26,15 +28,20 @@ class OomKills:
 
 
 def read_oom_kills(tree: HostTree) -> OomKills:
-    """Read every count that this process can see, its own cgroup's first and the host's (/proc/vmstat) last."""
+    """Read the counts of this process's memory cgroups, its own first.
+
+    The whole host's count (/proc/vmstat) is read only where those can't be: a kill elsewhere on the host moves it too,
+    and proves nothing here.
+    """
     levels = read_cgroup_levels(tree)
-    sources = []
-    if not isinstance(levels, Unreadable):
-        names = {1: "memory.oom_control", 2: "memory.events"}
-        sources = [f"{level.path}/{names[level.version]}" for level in levels]
-    found: dict[str, int] = {}
-    for source in [*sources, "/proc/vmstat"]:
-        counts = numbers_by_name(tree.text(source))
-        if not isinstance(counts, Unreadable) and "oom_kill" in counts:
-            found[source] = counts["oom_kill"]
+    names = {1: "memory.oom_control", 2: "memory.events"}
+    sources = [] if isinstance(levels, Unreadable) else [f"{level.path}/{names[level.version]}" for level in levels]
+    found = {source: count for source in sources if (count := _count(tree, source)) is not None}
+    if not found and (count := _count(tree, _HOST)) is not None:
+        found[_HOST] = count
     return OomKills(found)
+
+
+def _count(tree: HostTree, source: str) -> int | None:
+    counts = numbers_by_name(tree.text(source))
+    return None if isinstance(counts, Unreadable) else counts.get("oom_kill")

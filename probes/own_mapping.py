@@ -6,6 +6,7 @@ the moment of unmapping are ours.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -45,7 +46,8 @@ class OwnMapping:
     def __init__(self, size_bytes: int, page_bytes: int, align_bytes: int, flags: int, descriptor: int = -1) -> None:
         self.size_bytes = size_bytes
         self.page_bytes = page_bytes
-        # A reservation with room to align in and for a guard at each end; what is wanted is then mapped over its middle.
+        # A reservation with room to align in and for a guard at each end; what is wanted is then mapped over its
+        # middle.
         self._reserved_bytes = size_bytes + align_bytes + 2 * mmap.PAGESIZE
         reserve = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
         base = _libc.mmap(None, self._reserved_bytes, _PROT_NONE, reserve, -1, 0)
@@ -66,8 +68,12 @@ class OwnMapping:
         Raises `AllocationFailed` (with `no_address_space`) where the kernel refuses the mapping.
         """
         size = _rounded(asked_bytes, mmap.PAGESIZE)
-        align = _HUGE_PAGE_BYTES if huge_pages and size >= _HUGE_PAGE_BYTES else mmap.PAGESIZE
-        mapping = cls(size, mmap.PAGESIZE, align, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        mapping = None
+        if huge_pages and size >= _HUGE_PAGE_BYTES:
+            with contextlib.suppress(AllocationFailed):  # alignment takes room that a tight limit may not have
+                mapping = cls(size, mmap.PAGESIZE, _HUGE_PAGE_BYTES, flags)
+        mapping = mapping or cls(size, mmap.PAGESIZE, mmap.PAGESIZE, flags)
         # EINVAL says that this kernel has no transparent huge pages: then none will be used.
         _libc.madvise(mapping.address, size, _MADV_HUGEPAGE if huge_pages else _MADV_NOHUGEPAGE)
         return mapping

@@ -151,22 +151,19 @@ class _Walk:
             self.inference = infer_from_points(list(self.points.values()), self.page_size_bytes)
 
     def _allocate(self, bench: Bench, asked: int) -> Cost:
-        """Measure a request, making room first where the old block and the new one would not fit together."""
+        """Measure a request; where the old block and a new one do not fit together, without the old one."""
         held = self.kept.block.bytes if self.kept else 0
         allowance = min(self.allowance, self.allowance_now(held), key=lambda allowed: allowed.bytes)
         expected = self.inference.block_bytes(asked)
         served = self.kept is not None and expected is not None and expected <= self.kept.block.bytes
         if asked > allowance.bytes or (expected is not None and not served and expected > allowance.bytes):
             raise _BeyondAllowance(_more_than_allowed(max(asked, expected or 0), allowance))
-        if held and expected is not None and not served and held + expected > allowance.bytes:
-            self._drop_kept(bench)
         try:
-            return bench.measure(asked, allowance.bytes)
+            # Tried with the old block still kept, though a new one might not fit beside it: the kernel refuses that at
+            # no cost, and only so is a block seen that the cache hands out and should not.
+            return bench.measure(asked, allowance.bytes - held)
         except AllocationFailed as error:
-            if not (error.no_address_space or expected is None):
-                raise
             refused = error
-        # Refused under the limit that the kernel holds the child to. Without the old block there may be room.
         if self.kept is not None:
             self._drop_kept(bench)
             try:

@@ -79,7 +79,9 @@ def test_no_import_runs_in_a_circle() -> None:
 def test_what_prints_does_not_measure_and_what_measures_does_not_print() -> None:
     for path in (ROOT / "probes").rglob("*.py"):
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        calls = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        calls = {
+            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        }
         assert "print" not in calls, path
     measuring = ("measuring_child", "measure", "headroom", "counters", "mappings", "walk")
     for name in ("render", "grid", "figures", "staircase", "sweep_table", "trial_table"):

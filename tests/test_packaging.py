@@ -7,7 +7,6 @@ import subprocess
 import sys
 import tarfile
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -39,12 +38,12 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=["wheel", "sdist"])
-def installed(built: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
+def installed(built: Path, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
     (archive,) = built.glob("*.whl" if request.param == "wheel" else "*.tar.gz")
     target = tmp_path_factory.mktemp(request.param)
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--target"]
     run(*pip, target, archive, cwd=target)
-    yield target
+    return target
 
 
 def test_what_is_installed_runs_from_there(installed: Path, tmp_path: Path) -> None:

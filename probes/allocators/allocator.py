@@ -49,6 +49,12 @@ class Allocator(Protocol):
     def notes(self) -> tuple[str, ...]:
         """What a reader of its figures has to know: a version never tried, a setting that is not reproduced."""
 
+    def allocated_bytes(self) -> int | None:
+        """Bytes of all its blocks, in use and kept, by its own account; None where it keeps none.
+
+        A second source for a block, never the first: an account may count what was asked, or forget.
+        """
+
     def allocate(self, asked_bytes: int) -> Allocation:
         """Get memory of at least `asked_bytes`. Raises `AllocationFailed`; then nothing was kept."""
 

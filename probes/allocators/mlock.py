@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import resource
 
+from pinprobe.probes.counters import read_counters
 from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
+from pinprobe.probes.host_tree import THIS_HOST
 from pinprobe.probes.own_mapping import OwnMapping
+from pinprobe.probes.reading import Reading
 from pinprobe.probes.units import format_bytes
 
 
@@ -55,6 +59,9 @@ class Mlock:
         """Nothing to know."""
         return ()
 
+    def allocated_bytes(self) -> None:
+        """It keeps no account."""
+
     def allocate(self, asked_bytes: int) -> LockedMemory:
         """Map and lock `asked_bytes`, rounded up to whole pages."""
         mapping = OwnMapping.anonymous(asked_bytes, huge_pages=False)
@@ -69,17 +76,20 @@ class Mlock:
 
 
 def _lock_refused(asked_bytes: int, code: int) -> tuple[str, str]:
-    """Say why mlock refused, and what to do: (reason, remedy)."""
+    """Say why mlock refused, and what to do: (reason, remedy).
+
+    The kernel counts in pages: it rounds the ask up, the limit down, and adds what the process has locked already.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    page = mmap.PAGESIZE
+    locked = read_counters(THIS_HOST)["VmLck"]
+    need = -(-asked_bytes // page) * page + (locked.bytes if isinstance(locked, Reading) else 0)
+    within = soft == resource.RLIM_INFINITY or need <= soft // page * page
     # EPERM: the limit is 0. ENOMEM: over the limit, or truly no memory, which the limit tells apart. EAGAIN: some
     # pages.
-    if code not in (errno.EPERM, errno.ENOMEM) or (soft != resource.RLIM_INFINITY and soft >= asked_bytes):
+    if code not in (errno.EPERM, errno.ENOMEM) or within:
         return f"mlock of {format_bytes(asked_bytes)} failed: {os.strerror(code)}", "ask for less"
-    limit = "unlimited" if soft == resource.RLIM_INFINITY else format_bytes(soft)
-    reason = f"mlock of {format_bytes(asked_bytes)} is over RLIMIT_MEMLOCK, which is {limit} ({os.strerror(code)})"
-    if hard != resource.RLIM_INFINITY and hard < asked_bytes:
-        return (
-            reason,
-            f"as root: `prlimit --pid $$ --memlock={asked_bytes}` in this shell, or LimitMEMLOCK= in the unit",
-        )
-    return reason, f"`ulimit -l {-(-asked_bytes // 1024)}` in this shell"
+    reason = f"mlock of {format_bytes(asked_bytes)} is over RLIMIT_MEMLOCK, which is {format_bytes(soft)}"
+    if hard != resource.RLIM_INFINITY and hard < need:
+        return reason, f"as root: `prlimit --pid $$ --memlock={need}` for a shell, or LimitMEMLOCK= in a unit"
+    return reason, f"`ulimit -l {-(-need // 1024)}` in this shell"

@@ -42,6 +42,9 @@ class Pageable:
         """Nothing to know."""
         return ()
 
+    def allocated_bytes(self) -> None:
+        """It keeps no account."""
+
     def allocate(self, asked_bytes: int) -> PageableMemory:
         """Map and write `asked_bytes`, rounded up to whole pages."""
         mapping = OwnMapping.anonymous(asked_bytes, huge_pages=False)

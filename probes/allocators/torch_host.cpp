@@ -153,6 +153,9 @@ extern "C" {
 
 int pinprobe_allocate(size_t size, void** pointer, void** context, int* locked, char* error, size_t error_size) {
   return guarded(error, error_size, [&] {
+    if (size == 0) {
+      throw std::runtime_error("a request for 0 bytes has no block");
+    }
     auto [start, block] = allocator().allocate(size);
     *pointer = start;
     *context = block;

@@ -8,12 +8,14 @@ allowed and touched where not.
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cached_property
 from pathlib import Path
 
 from pinprobe.probes.allocators.torch_host_build import HEADERS, TRIED_RELEASES, find_or_build
-from pinprobe.probes.allocators.torch_settings import notes_on_settings
-from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
+from pinprobe.probes.allocators.torch_settings import SETTINGS_NAMES, notes_on_settings
+from pinprobe.probes.cache_folder import cache_folder
+from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable, CouldNotMeasure
 from pinprobe.probes.installed_torch import find_installed_torch
 from pinprobe.probes.measuring_child import MeasuringChild
 from pinprobe.probes.reading import Reading, Unreadable
@@ -38,7 +40,7 @@ class _Library:
         status = getattr(self._library, name)(*arguments, error, ctypes.c_size_t(_TEXT_BYTES))
         if status:
             lines = error.value.decode(errors="replace").splitlines() or ["no reason given"]
-            raise AllocationFailed(f"torch's allocator: {lines[0]}", no_address_space=status == _NO_ADDRESS_SPACE)
+            raise AllocationFailed(f"torch's allocator: {lines[0][:200]}", no_address_space=status == _NO_ADDRESS_SPACE)
 
 
 class TorchBlock:
@@ -72,7 +74,14 @@ class TorchHost:
     @classmethod
     def prepare(cls, largest_bytes: int) -> TorchHost:
         """Compile the allocator where no fitting library is kept (some seconds), and see a fresh one run."""
-        return cls(find_or_build(must_run=lambda library: _must_run(cls(library))))
+        try:
+            return cls(find_or_build(must_run=lambda library: _must_run(cls(library))))
+        except AllocatorUnavailable:
+            raise
+        except CouldNotMeasure as error:
+            raise AllocatorUnavailable(
+                f"torch's allocator compiled but does not run here: {error}", "use `--allocator mlock`"
+            ) from None
 
     @cached_property
     def _library(self) -> _Library:
@@ -84,12 +93,21 @@ class TorchHost:
     def notes(self) -> tuple[str, ...]:
         """Name the settings in force, those that are not reproduced, and a torch that was never tried."""
         settings, keys = ctypes.create_string_buffer(_TEXT_BYTES), ctypes.create_string_buffer(_TEXT_BYTES)
-        self._library.call("pinprobe_settings", settings, keys, ctypes.c_size_t(_TEXT_BYTES))
+        try:
+            self._library.call("pinprobe_settings", settings, keys, ctypes.c_size_t(_TEXT_BYTES))
+        except AllocationFailed as error:
+            # What torch says of a setting that it can't read is its parser's own word, and names no setting.
+            given = "; ".join(f"{name}={os.environ[name]}" for name in SETTINGS_NAMES if name in os.environ)
+            raise AllocatorUnavailable(f"torch refuses its settings ({given}): {error}", "mend or unset them") from None
         torch = find_installed_torch()
         if isinstance(torch, Unreadable):
             return (str(torch),)
         header = (torch.folder / "include" / HEADERS[0]).read_text(encoding="utf-8", errors="replace")
         notes = notes_on_settings(settings.value.decode(errors="replace"), set(keys.value.decode().split(",")), header)
+        if not self._path.is_relative_to(cache_folder()):
+            notes += (
+                f"compiled for this run alone, since {cache_folder()} can't be written; PINPROBE_CACHE_DIR moves it",
+            )
         if torch.release not in TRIED_RELEASES:
             notes += (
                 f"torch {torch.version} is not one pinprobe was tested with; its allocator compiled and ran here",

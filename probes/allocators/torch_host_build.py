@@ -11,7 +11,9 @@ import atexit
 import contextlib
 import hashlib
 import os
+import shlex
 import shutil
+import signal
 import subprocess
 import tempfile
 from collections.abc import Callable
@@ -31,13 +33,14 @@ TRIED_RELEASES = ((2, 13), (2, 14))
 HEADERS = ("ATen/core/CachingHostAllocator.h", "c10/core/AllocatorConfig.h")
 _SOURCE = Path(__file__).with_name("torch_host.cpp")
 _FLAGS = ("-std=c++20", "-O1", "-shared", "-fPIC", "-Wno-interference-size")
-_COMPILER_TIMEOUT_SECONDS = 600
+_COMPILER_TIMEOUT_SECONDS = 600.0
+_VERSION_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
     torch: InstalledTorch
-    compiler: str
+    compiler: list[str]
     key: str
 
 
@@ -48,14 +51,14 @@ def find_or_build(must_run: Callable[[Path], None]) -> Path:
     Raises `AllocatorUnavailable` where torch or a compiler is missing, torch is too old, or the compiler fails.
     """
     torch = _usable_torch()
-    compiler = os.environ.get("CXX") or "g++"
-    compiler_path = shutil.which(compiler)
+    compiler = shlex.split(os.environ.get("CXX") or "g++")  # CXX may hold words of its own, such as "ccache g++"
     folder = cache_folder() / "torch_host"
-    if compiler_path is None:
+    if not compiler or shutil.which(compiler[0]) is None:
         raise AllocatorUnavailable(
-            f"no {compiler} was found to compile PyTorch's allocator with", "`apt install g++`, or name one in CXX"
+            f"no {' '.join(compiler) or 'compiler'} was found to compile PyTorch's allocator with",
+            "`apt install g++`, or name one in CXX",
         )
-    plan = _Plan(torch, compiler_path, _key(torch, compiler_path))
+    plan = _Plan(torch, compiler, _key(torch, compiler))
     return _kept(folder, plan) or _build(folder, plan, must_run)
 
 
@@ -75,19 +78,50 @@ def _usable_torch() -> InstalledTorch:
     return torch
 
 
-def _key(torch: InstalledTorch, compiler: str) -> str:
+def _key(torch: InstalledTorch, compiler: list[str]) -> str:
+    version, output = _run([*compiler, "--version"], _VERSION_TIMEOUT_SECONDS)
+    if not version.startswith("exit "):  # one that runs and fails will say more of it when it compiles
+        raise AllocatorUnavailable(
+            f"{' '.join(compiler)} --version does not work ({version}): {_first_line(output)}", "name another in CXX"
+        )
     digest = hashlib.sha256()
-    version = subprocess.run([compiler, "--version"], capture_output=True, check=False, stdin=subprocess.DEVNULL)
-    parts = [torch.version, str(torch.folder), compiler, *_FLAGS]
+    parts = [torch.version, str(torch.folder), *compiler, *_FLAGS, output]
     contents = [_SOURCE.read_bytes(), *((torch.folder / "include" / name).read_bytes() for name in HEADERS)]
-    for content in [*(part.encode() for part in parts), version.stdout, *contents]:
+    for content in [*(part.encode("utf-8", "surrogateescape") for part in parts), *contents]:
         digest.update(len(content).to_bytes(8, "big") + content)
     return digest.hexdigest()[:24]
 
 
+def _run(command: list[str], timeout_seconds: float) -> tuple[str, str]:
+    """Run a compiler, in a group of its own since g++ has others work; return (how it ended, what it printed)."""
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            errors="replace", env={**os.environ, "LC_ALL": "C"}, start_new_session=True,
+        )  # fmt: skip
+    except OSError as error:
+        return "not started", error.strerror or str(error)
+    try:
+        output, _ = process.communicate(timeout=timeout_seconds)
+        return f"exit {process.returncode}", output
+    except BaseException as error:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            return f"timed out after {timeout_seconds:g} s", "it printed nothing more"
+        raise
+
+
+def _first_line(output: str) -> str:
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()] or lines
+    return errors[0][:160] if errors else "it printed nothing"
+
+
 def _kept(folder: Path, plan: _Plan) -> Path | None:
-    with contextlib.suppress(OSError):
-        for library in sorted(folder.glob(f"{plan.key}-*.so")):
+    for library in sorted(folder.glob(f"{plan.key}-*.so")):
+        with contextlib.suppress(OSError):
             # A library is code that runs with our rights: only our own file is loaded, which matters under sudo.
             if library.stat().st_uid == os.geteuid() and library.stem.endswith(f"-{_digest(library)}"):
                 return library
@@ -108,7 +142,12 @@ def _build(folder: Path, plan: _Plan, must_run: Callable[[Path], None]) -> Path:
         if not keep:
             return library
         final = folder / f"{plan.key}-{_digest(library)}.so"
-        library.replace(final)
+        try:
+            library.replace(final)
+        except OSError as error:
+            raise AllocatorUnavailable(
+                f"{final} can't be written: {error.strerror}", "`pinprobe cache clear`"
+            ) from None
         return final
     finally:
         if keep:
@@ -128,27 +167,17 @@ def _workshop(folder: Path) -> Path:
 def _compile(plan: _Plan, library: Path, log_folder: Path | None) -> None:
     include, lib = plan.torch.folder / "include", plan.torch.folder / "lib"
     places = [f"-I{include}", f"-L{lib}", "-lc10", f"-Wl,-rpath,{lib}"]
-    command = [plan.compiler, *_FLAGS, str(_SOURCE), "-o", str(library), *places]
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, stdin=subprocess.DEVNULL,
-            timeout=_COMPILER_TIMEOUT_SECONDS, env={**os.environ, "LC_ALL": "C"},
-        )  # fmt: skip
-        output, status = done.stdout + done.stderr, f"exit {done.returncode}"
-        failed = done.returncode != 0 or not library.is_file()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        output, status, failed = str(error), type(error).__name__, True
-    if failed:
+    command = [*plan.compiler, *_FLAGS, str(_SOURCE), "-o", str(library), *places]
+    status, output = _run(command, _COMPILER_TIMEOUT_SECONDS)
+    if status != "exit 0" or not library.is_file():
         raise AllocatorUnavailable(*_compiler_failed(plan, command, output, status, log_folder))
 
 
 def _compiler_failed(
     plan: _Plan, command: list[str], output: str, status: str, log_folder: Path | None
 ) -> tuple[str, str]:
-    errors = [line.strip() for line in output.splitlines() if "error" in line.lower()] or output.strip().splitlines()
-    first = errors[0][:160] if errors else "it printed nothing"
     what = f"PyTorch's allocator of torch {plan.torch.version}"
-    reason = f"{Path(plan.compiler).name} could not compile {what} ({status}): {first}"
+    reason = f"{Path(plan.compiler[0]).name} could not compile {what} ({status}): {_first_line(output)}"
     if log_folder is None:
         return reason, "the cache folder can't be written, so no log was kept; PINPROBE_CACHE_DIR names another"
     log = log_folder / "build.log"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+#: Where torch takes them from. Of two that are set, which one wins is torch's affair, and is asked of it.
+SETTINGS_NAMES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
+
 _KEY = re.compile(r"([A-Za-z0-9_]+)\s*:\s*(\[[^\]]*\]|[^,]*)")
 
 

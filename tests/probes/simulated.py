@@ -1,7 +1,7 @@
 """A simulated allocator and the costs it would cause: a fake, for what no real allocator can be made to do on demand.
 
-It stands in where a walk's arithmetic is tested over many rules and limits. That real allocators behave as simulated here is
-tested elsewhere, with the kernel as judge.
+It stands in where a walk's arithmetic is tested over many rules and limits. That real allocators behave as simulated
+here is tested elsewhere, with the kernel as judge.
 """
 
 from __future__ import annotations
@@ -36,7 +36,13 @@ def multiple_of(step: int) -> Rule:
 
 
 def cost_of(
-    asked: int, *, grown: int, block: int | None = None, address: int = 0x1000, error: int = 0, second: int | None = None
+    asked: int,
+    *,
+    grown: int,
+    block: int | None = None,
+    address: int = 0x1000,
+    error: int = 0,
+    second: int | None = None,
 ) -> Cost:
     """A cost as a quiet, exact kernel would give it."""
     known: Amount = Unreadable("simulated: the kernel names no mapping") if block is None else Reading(block, "mapping")
@@ -49,6 +55,8 @@ def cost_of(
         block=known,
         block_resident=known,
         block_locked=known,
+        block_by_allocator=Unreadable("simulated"),
+        overhead=Unreadable("simulated"),
         counters=Counters({}),
         seconds=0.0,
         note="simulated",
@@ -59,8 +67,8 @@ def cost_of(
 class SimulatedBench:
     """A measuring process around an allocator that follows `rule`; `caches` says whether freed blocks are kept.
 
-    Kept blocks are found by size class, as `class_of` gives it; by default that is the block's own size, which is safe. It holds
-    what it hands out to `limit_bytes` as the kernel holds a real child, and records the most that was ever mapped.
+    Kept blocks are found by size class, as `class_of` gives it; by default that is the block's own size, which is safe.
+    It holds each request to `limit_bytes` as the kernel holds a real child, and records the most ever mapped.
     """
 
     rule: Rule
@@ -93,7 +101,7 @@ class SimulatedBench:
         if self.kept.get(size_class):
             self.held = self.kept[size_class].pop()
             return cost_of(asked_bytes, grown=0, block=self.held[1], address=self.held[0])
-        if limit_bytes is not None and self.mapped + block > limit_bytes:
+        if limit_bytes is not None and block > limit_bytes:
             raise AllocationFailed("simulated: mmap failed", no_address_space=True)
         self.held = (self.next_address, block)
         self.next_address += block + PAGE

@@ -38,6 +38,8 @@ class Foreign:
         if self.when == "notes":
             getattr(self, self.behaviour)()
         return ("a note",)
+    def allocated_bytes(self):
+        return None
     def allocate(self, asked_bytes):
         if self.when == "allocate":
             getattr(self, self.behaviour)()

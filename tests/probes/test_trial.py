@@ -1,4 +1,4 @@
-"""The three readings and the verdict over them, on a simulated bench; real allocators are tried by the command's tests."""
+"""The three readings and their verdict, on a simulated bench; real allocators are tried by the command's tests."""
 
 from __future__ import annotations
 

@@ -157,7 +157,9 @@ def test_a_hit_needs_the_address_no_growth_and_a_block_that_holds_the_ask() -> N
 def test_each_point_in_a_fresh_process_gives_the_same_blocks_and_touches_them_all() -> None:
     bench = SimulatedBench(power_of_two)
     fresh = swept(bench, range(1, 20), fresh_children=True)
-    assert [point.block for point in fresh.points] == [point.block for point in swept(SimulatedBench(power_of_two), range(1, 20)).points]
+    assert [point.block for point in fresh.points] == [
+        point.block for point in swept(SimulatedBench(power_of_two), range(1, 20)).points
+    ]
     assert all(point.served_from_slots is None for point in fresh.points)
     assert fresh.touched_bytes == sum(power_of_two(count * SLOT) for count in range(1, 20))
 
