@@ -15,7 +15,7 @@ def kilobyte_fields(
     Returns an amount for every name asked for: a line that is missing or does not read as kibibytes is `Unreadable` and
     says so, since a sandbox may leave a line out and that is not the same as 0. The kernel writes kB and means KiB.
 
-    >>> kilobyte_fields("VmRSS:\t    1712 kB\\n", ["VmRSS", "VmPin"], "status")["VmRSS"]
+    >>> kilobyte_fields("VmRSS:\t    1712 kB\n", ["VmRSS", "VmPin"], "status")["VmRSS"]
     Reading(bytes=1753088, source='status VmRSS', error_bytes=0)
     """
     if isinstance(text, Unreadable):

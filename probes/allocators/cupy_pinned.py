@@ -12,7 +12,7 @@ from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
 class CupyBlock:
     """Pinned memory of CuPy's pool; letting go of it gives it back to the pool."""
 
-    note = "pinned by CuPy"
+    note = "by CuPy"
 
     def __init__(self, memory: Any) -> None:
         self._memory = memory

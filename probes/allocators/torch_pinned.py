@@ -26,7 +26,7 @@ _ASK_TIMEOUT_SECONDS = 120
 class PinnedTensor:
     """A pinned tensor of bytes. Letting go of it gives its block back to torch, which keeps it."""
 
-    note = "pinned by torch"
+    note = "by torch"
 
     def __init__(self, tensor: Any) -> None:
         self.tensor = tensor

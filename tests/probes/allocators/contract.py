@@ -27,6 +27,8 @@ from tests.probes.allocators.kernel_word import (
 
 _ASKED_BYTES = 3_000_000
 _ROUNDS = 1_000
+# The driver maps for these, and all it says of a refusal is that there is no memory.
+_MAPPED_BY_A_DRIVER = ("torch", "cupy")
 
 
 def it_satisfies_the_protocols(allocator: Allocator) -> None:
@@ -77,7 +79,9 @@ def it_makes_the_whole_block_resident_and_moves_the_counter_it_declares(allocato
         allocation = allocator.allocate(_ASKED_BYTES)
         grown = {name: counter_bytes(name) - before[name] for name in KINDS}
         block = block_bytes(allocation.address)
-        assert smaps_bytes(allocation.address, "Rss") == block, "not all of the block is resident"
+        # Pages of the huge page pool are in no Rss.
+        resident = sum(smaps_bytes(allocation.address, name) for name in ("Rss", "Private_Hugetlb", "Shared_Hugetlb"))
+        assert resident == block, "not all of the block is resident"
         expected = {name: block if name == allocator.counter else 0 for name in KINDS}
         deviations.append(max(abs(grown[name] - expected[name]) for name in KINDS))
         allocation.release()
@@ -111,12 +115,14 @@ def it_gives_everything_back_at_the_end(allocator: Allocator) -> None:
     for _, taken in held:
         assert block_bytes(taken.address) == 0, f"the block for {taken.asked_bytes:,} B is still mapped"
     left = counter_bytes(allocator.counter) - before
-    assert abs(left) <= 16 * PAGE_BYTES + counter_bar_bytes(), f"{left:,} B are still resident"
+    # Threads of the allocator's own may have touched some pages of their stacks meanwhile.
+    assert abs(left) <= 64 * PAGE_BYTES + counter_bar_bytes(), f"{left:,} B are still resident"
 
 
 def it_refuses_an_impossible_size_and_keeps_nothing(allocator: Allocator) -> None:
     allocator.allocate(_ASKED_BYTES).release()
     allocator.empty_cache()
+    _failure(allocator, 2**50)  # a first failure may load what words errors, and that stays
     for asked in (2**50, 2**56, 2**62):
         _refused_without_a_trace(allocator, asked)
     # It goes on working afterwards.
@@ -128,8 +134,10 @@ def it_refuses_what_the_address_space_has_no_room_for_and_keeps_nothing(allocato
     allocator.empty_cache()
     room = counter_bytes("VmSize") + 16 * MIB
     resource.setrlimit(resource.RLIMIT_AS, (room, resource.RLIM_INFINITY))
+    _failure(allocator, 24 * MIB)
     failure = _refused_without_a_trace(allocator, 24 * MIB)
-    assert failure.no_address_space, "it does not say that the kernel refused the mapping itself"
+    if allocator.name not in _MAPPED_BY_A_DRIVER:
+        assert failure.no_address_space, "it does not say that the kernel refused the mapping itself"
     assert take(allocator, _ASKED_BYTES)[1].block_bytes >= _ASKED_BYTES
 
 

@@ -213,6 +213,7 @@ class TestWithTheDriver:
         assert mappings() <= before
         # A sticky error would surface in the next call of the runtime, whatever that call is.
         assert int(torch.ones(10, device="cuda").sum().item()) == 10
+        monkeypatch.undo()
         again = Registered().allocate(8 * MIB)
         assert again.tensor(8 * MIB).is_pinned()
 
