@@ -38,20 +38,25 @@ def staircase_svg(sweeps: Sequence[Sweep], host: HostFacts) -> str:
     plot = _Plot(sweeps)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-labelledby="title">',
-        f'<title id="title">{escape(_title(sweeps))}</title>',
+        f'<title id="title">{_text(_title(sweeps))}</title>',
         f"<style>{_STYLE}</style>",
-        f'<text x="{_LEFT}" y="30" class="title">{escape(_title(sweeps))}</text>',
+        f'<text x="{_LEFT}" y="30" class="title">{_text(_title(sweeps))}</text>',
         *_legend(sweeps),
         *plot.axes(),
         plot.asked(sweeps[0].points),
         *(line for index, sweep in enumerate(sweeps) for line in plot.staircase(sweep, index)),
         *(
-            f'<text x="{_LEFT}" y="{_HEIGHT - 34 + 17 * row}" class="small">{escape(text)}</text>'
+            f'<text x="{_LEFT}" y="{_HEIGHT - 34 + 17 * row}" class="small">{_text(text)}</text>'
             for row, text in enumerate(_captions(sweeps, host))
         ),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _text(text: str) -> str:
+    """Make a text fit for XML: escaped, and without the characters that XML has no way to hold."""
+    return escape("".join(character if character.isprintable() else "?" for character in text))
 
 
 def _title(sweeps: Sequence[Sweep]) -> str:
@@ -91,7 +96,7 @@ def _legend(sweeps: Sequence[Sweep]) -> list[str]:
     lines, x = [], float(_LEFT)
     for style, name in entries:
         lines.append(f'<line x1="{x:.0f}" y1="52" x2="{x + 26:.0f}" y2="52" class="{style}"/>')
-        lines.append(f'<text x="{x + 32:.0f}" y="56">{escape(name)}</text>')
+        lines.append(f'<text x="{x + 32:.0f}" y="56">{_text(name)}</text>')
         x += 62 + 7.6 * len(name)
     return lines
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.kernel_text import kilobyte_fields
-from pinprobe.probes.reading import Amount, Unreadable
+from pinprobe.probes.reading import Amount, Reading, Unreadable
 
 # struct procmap_query of linux/fs.h: size, query_flags, query_addr, then what comes back: vma_start, vma_end,
 # vma_flags, vma_page_size, vma_offset, inode, dev_major, dev_minor; then name and build-id sizes and addresses, left at
@@ -25,20 +25,26 @@ from pinprobe.probes.reading import Amount, Unreadable
 _QUERY = struct.Struct("=9Q4I2Q")
 # _IOWR('f', 17, struct procmap_query), in the encoding of x86, Arm and RISC-V. Others answer ENOTTY and maps is read.
 _PROCMAP_QUERY = (3 << 30) | (_QUERY.size << 16) | (ord("f") << 8) | 17
-_SHARED_FLAG = 0x8
+_ACCESSIBLE_FLAGS, _SHARED_FLAG = 0x3, 0x8
 _NAME_BYTES = 4096
 
-_HEADER = re.compile(r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][ps]) \S+ \S+ \d+ *(.*)$")
+_HEADER = re.compile(r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][ps]) \S+ \S+ (\d{1,20}) *(.*)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """One line of /proc/PID/maps. `name` is empty for private anonymous memory."""
+    """One line of /proc/PID/maps.
+
+    `name` is empty and `inode` 0 for private anonymous memory; shared anonymous memory has an inode of its own for each
+    mapping that was made, as if it were a file. `accessible` is false for guards.
+    """
 
     start: int
     end: int
     shared: bool
     name: str
+    inode: int = 0
+    accessible: bool = True
 
     @property
     def size_bytes(self) -> int:
@@ -79,10 +85,11 @@ def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | No
         return None  # an older kernel, a saved file, or an address that nothing covers: maps tells them apart
     finally:
         os.close(descriptor)
-    _, _, _, start, end, flags, *_ = _QUERY.unpack(request)
+    _, _, _, start, end, flags, _, _, inode, *_ = _QUERY.unpack(request)
     # The kernel gives the name as it is, where maps escapes newlines.
     named = name.value.decode("utf-8", "surrogateescape").replace("\n", "\\012")
-    return Mapping(start, end, bool(flags & _SHARED_FLAG), named)
+    accessible = flags & _ACCESSIBLE_FLAGS == _ACCESSIBLE_FLAGS
+    return Mapping(start, end, bool(flags & _SHARED_FLAG), named, inode, accessible)
 
 
 def find_mapping_in_maps(tree: HostTree, address: int, pid: int | str = "self") -> Mapping | Unreadable:
@@ -94,6 +101,27 @@ def find_mapping_in_maps(tree: HostTree, address: int, pid: int | str = "self") 
         if mapping.start <= address < mapping.end:
             return mapping
     return Unreadable(f"/proc/{pid}/maps has no mapping at {address:#x}")
+
+
+def find_block(tree: HostTree, address: int, asked_bytes: int, pid: int | str = "self") -> Amount:
+    """Return how many bytes stand behind `address` that are this allocation's own.
+
+    That is the mapping that begins there. One that begins before it holds more than this allocation and speaks for none
+    of them. Where the mapping ends before the ask does, what follows without a gap counts too if it is of the same
+    object: advice or locks on a part cut one object into several mappings.
+    """
+    mapping = find_mapping(tree, address, pid)
+    if isinstance(mapping, Unreadable):
+        return mapping
+    if mapping.start != address // tree.page_size_bytes * tree.page_size_bytes:
+        return Unreadable(f"the mapping at {address:#x} begins before it and holds more than this allocation")
+    end = mapping.end
+    while end - address < asked_bytes:
+        following = find_mapping(tree, end, pid)
+        if isinstance(following, Unreadable) or not following.accessible or following.inode != mapping.inode:
+            break
+        end = following.end
+    return Reading(end - address, "mapping")
 
 
 def read_residency(tree: HostTree, address: int, pid: int | str = "self") -> MappingResidency | Unreadable:
@@ -121,7 +149,8 @@ def _blocks(text: str) -> Iterator[tuple[Mapping, str]]:
             continue
         if header is not None:
             yield header, "\n".join(body)
-        start, end, permissions, name = match.groups()
-        header, body = Mapping(int(start, 16), int(end, 16), permissions[3] == "s", name), []
+        start, end, permissions, inode, name = match.groups()
+        shared, accessible = permissions[3] == "s", permissions.startswith("rw")
+        header, body = Mapping(int(start, 16), int(end, 16), shared, name, int(inode), accessible), []
     if header is not None:
         yield header, "\n".join(body)

@@ -11,7 +11,7 @@ from pinprobe.probes.cost import Cost
 from pinprobe.probes.counters import Counters, read_counters, read_smaps_rollup
 from pinprobe.probes.exactness import Exactness, find_exactness
 from pinprobe.probes.host_tree import HostTree
-from pinprobe.probes.mappings import MappingResidency, find_mapping, read_residency
+from pinprobe.probes.mappings import MappingResidency, find_block, read_residency
 from pinprobe.probes.overhead import read_free_or_held
 from pinprobe.probes.reading import Amount, Reading, Unreadable
 
@@ -56,7 +56,7 @@ class Measurer:
                 resident=resident,
                 counter=counter,
                 second=second,
-                block=self._block(allocation.address),
+                block=find_block(self._tree, allocation.address, asked_bytes),
                 block_resident=_resident(behind),
                 block_by_allocator=_account(account_before, account_after),
                 overhead=self._overhead(host_before - host_after),
@@ -103,12 +103,6 @@ class Measurer:
             if isinstance(amount, Reading)
             else amount
         )
-
-    def _block(self, address: int) -> Amount:
-        mapping = find_mapping(self._tree, address)
-        if isinstance(mapping, Unreadable):
-            return mapping
-        return Reading(mapping.end - address, "mapping")
 
     def _find_noise(self) -> int:
         self.noise_bytes = 0

@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from pinprobe.probes.mappings import (
     Mapping,
     MappingResidency,
     _query_mapping,
+    find_block,
     find_mapping,
     find_mapping_in_maps,
     read_residency,
@@ -60,7 +62,9 @@ def test_each_kind_of_pinned_memory_shows_its_own_mapping(
     address: int, size_bytes: int, shared: bool, name: str, saved_host: Callable[[str], HostTree]
 ) -> None:
     mapping = find_mapping(saved_host("gpu_process"), address)
-    assert mapping == Mapping(address, address + size_bytes, shared, name)
+    assert isinstance(mapping, Mapping)
+    assert (mapping.start, mapping.end) == (address, address + size_bytes)
+    assert (mapping.shared, mapping.name) == (shared, name)
     assert mapping.size_bytes == size_bytes
 
 
@@ -209,7 +213,8 @@ def test_an_untouched_mapping_is_not_resident_and_each_written_page_is() -> None
 def test_shared_anonymous_memory_is_one_mapping_of_its_own_named_as_cuda_s_is() -> None:
     with shared_memory(4 * MIB) as (memory, address):
         found = residency(THIS_HOST, address)
-        assert found.mapping == Mapping(address, address + 4 * MIB, True, "/dev/zero (deleted)")
+        assert replace(found.mapping, inode=0) == Mapping(address, address + 4 * MIB, True, "/dev/zero (deleted)")
+        assert found.mapping.inode > 0  # an object of its own, which no other block shares
         assert bytes_of(found.resident) == 0
         memory[0] = 1
         huge = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
@@ -251,10 +256,12 @@ def test_asking_the_kernel_and_reading_maps_find_the_same_bounds_for_every_mappi
     compared = [line for line in stood if not line.endswith(b"[vsyscall]")]
     assert len(compared) > 20
     for line in compared:
-        bounds, permissions, _, _, _, *name = line.split(maxsplit=5)
+        bounds, permissions, _, _, inode, *name = line.split(maxsplit=5)
         start, end = (int(part, 16) for part in bounds.split(b"-"))
         called = name[0].decode("utf-8", "surrogateescape") if name else ""
-        assert answers[line] == {Mapping(start, end, permissions.endswith(b"s"), called)}
+        assert answers[line] == {
+            Mapping(start, end, permissions.endswith(b"s"), called, int(inode), permissions.startswith(b"rw"))
+        }
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -272,3 +279,37 @@ def test_an_address_that_this_process_has_given_back_is_unreadable() -> None:
     assert found == Unreadable(f"/proc/self/maps has no mapping at {address:#x}") or found != Mapping(
         address, address + MIB, False, ""
     )
+
+
+def test_a_block_is_the_mapping_that_begins_at_the_address() -> None:
+    with OwnMapping.anonymous(10 * mmap.PAGESIZE, huge_pages=False) as memory:
+        assert find_block(THIS_HOST, memory.address, 1) == Reading(10 * mmap.PAGESIZE, "mapping")
+        # As malloc does it: the allocation begins a few bytes into its mapping.
+        assert find_block(THIS_HOST, memory.address + 16, 1) == Reading(10 * mmap.PAGESIZE - 16, "mapping")
+
+
+def test_a_mapping_that_begins_before_the_address_speaks_for_no_block() -> None:
+    with OwnMapping.anonymous(10 * mmap.PAGESIZE, huge_pages=False) as memory:
+        assert isinstance(find_block(THIS_HOST, memory.address + mmap.PAGESIZE, 1), Unreadable)
+
+
+def test_one_object_cut_into_several_mappings_is_one_block_and_a_guard_ends_it() -> None:
+    # A lock on the middle page makes three mappings of one; a block called too small for that would be a false alarm.
+    with OwnMapping.anonymous(9 * mmap.PAGESIZE, huge_pages=False) as memory:
+        libc = ctypes.CDLL(None)
+        assert libc.mlock(ctypes.c_void_p(memory.address + 4 * mmap.PAGESIZE), ctypes.c_size_t(mmap.PAGESIZE)) == 0
+        assert find_block(THIS_HOST, memory.address, 9 * mmap.PAGESIZE) == Reading(9 * mmap.PAGESIZE, "mapping")
+        assert find_block(THIS_HOST, memory.address, 2**40) == Reading(9 * mmap.PAGESIZE, "mapping")
+
+
+def test_a_neighbour_of_another_object_is_not_counted_in() -> None:
+    # Two shared mappings side by side, as a driver may lay two blocks: the first is too small whatever follows it.
+    size = mmap.PAGESIZE
+    with OwnMapping.anonymous(2 * size, huge_pages=False) as place:
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.mmap.restype = ctypes.c_void_p
+        for index in range(2):
+            flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | 0x10  # MAP_FIXED
+            at = ctypes.c_void_p(place.address + index * size)
+            assert libc.mmap(at, ctypes.c_size_t(size), 3, flags, -1, ctypes.c_long(0)) == place.address + index * size
+        assert find_block(THIS_HOST, place.address, 2 * size) == Reading(size, "mapping")
