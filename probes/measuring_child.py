@@ -9,6 +9,7 @@ multiprocessing's own `spawn` would import the caller's main module again in the
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import signal
@@ -97,14 +98,13 @@ class MeasuringChild:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if error is None:
-            self._pipe.close()  # the process ends by itself when it sees the end of the pipe
-            try:
-                self._process.wait(_PATIENCE_SECONDS)
-                return
-            except (subprocess.TimeoutExpired, KeyboardInterrupt):
-                pass
-        self.kill()
+        try:
+            if error is None:
+                self._pipe.close()  # the process ends by itself when it sees the end of the pipe
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self._process.wait(_PATIENCE_SECONDS)
+        finally:
+            self.kill()  # which a process that has ended does not mind
 
     def _call(self, method: str, *arguments: object) -> Any:
         self._send((method, arguments))

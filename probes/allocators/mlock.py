@@ -7,6 +7,7 @@ import mmap
 import os
 import resource
 
+from pinprobe.probes.allocators.uncached import MappedMemory, Uncached
 from pinprobe.probes.counters import read_counters
 from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
 from pinprobe.probes.host_tree import THIS_HOST
@@ -15,25 +16,7 @@ from pinprobe.probes.reading import Reading
 from pinprobe.probes.units import format_bytes
 
 
-class LockedMemory:
-    """A private mapping whose pages are locked in memory."""
-
-    note = "locked"
-
-    def __init__(self, mapping: OwnMapping) -> None:
-        self._mapping = mapping
-
-    @property
-    def address(self) -> int:
-        """Where it begins."""
-        return self._mapping.address
-
-    def release(self) -> None:
-        """Unmap it, which unlocks it too; nothing is kept."""
-        self._mapping.unmap()
-
-
-class Mlock:
+class Mlock(Uncached):
     """Fresh locked memory for every request; no cache."""
 
     name = "mlock"
@@ -55,24 +38,14 @@ class Mlock:
             raise AllocatorUnavailable(*_lock_refused(largest_bytes, code))
         return cls()
 
-    def notes(self) -> tuple[str, ...]:
-        """Nothing to know."""
-        return ()
-
-    def allocated_bytes(self) -> None:
-        """It keeps no account."""
-
-    def allocate(self, asked_bytes: int) -> LockedMemory:
+    def allocate(self, asked_bytes: int) -> MappedMemory:
         """Map and lock `asked_bytes`, rounded up to whole pages."""
         mapping = OwnMapping.anonymous(asked_bytes, huge_pages=False)
         code = mapping.lock()
         if code:
             mapping.unmap()
             raise AllocationFailed("; ".join(_lock_refused(asked_bytes, code)))
-        return LockedMemory(mapping)
-
-    def empty_cache(self) -> None:
-        """Nothing is kept."""
+        return MappedMemory(mapping, "locked")
 
 
 def _lock_refused(asked_bytes: int, code: int) -> tuple[str, str]:

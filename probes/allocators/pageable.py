@@ -6,28 +6,11 @@ took no memory would make every other reading look right.
 
 from __future__ import annotations
 
+from pinprobe.probes.allocators.uncached import MappedMemory, Uncached
 from pinprobe.probes.own_mapping import OwnMapping
 
 
-class PageableMemory:
-    """A private mapping that was written page by page."""
-
-    note = "touched"
-
-    def __init__(self, mapping: OwnMapping) -> None:
-        self._mapping = mapping
-
-    @property
-    def address(self) -> int:
-        """Where it begins."""
-        return self._mapping.address
-
-    def release(self) -> None:
-        """Unmap it; nothing is kept."""
-        self._mapping.unmap()
-
-
-class Pageable:
+class Pageable(Uncached):
     """Fresh pageable memory for every request; no cache."""
 
     name = "pageable"
@@ -38,18 +21,8 @@ class Pageable:
         """Nothing is needed."""
         return cls()
 
-    def notes(self) -> tuple[str, ...]:
-        """Nothing to know."""
-        return ()
-
-    def allocated_bytes(self) -> None:
-        """It keeps no account."""
-
-    def allocate(self, asked_bytes: int) -> PageableMemory:
+    def allocate(self, asked_bytes: int) -> MappedMemory:
         """Map and write `asked_bytes`, rounded up to whole pages."""
         mapping = OwnMapping.anonymous(asked_bytes, huge_pages=False)
         mapping.write_every_page()
-        return PageableMemory(mapping)
-
-    def empty_cache(self) -> None:
-        """Nothing is kept."""
+        return MappedMemory(mapping, "touched")

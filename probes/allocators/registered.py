@@ -19,6 +19,7 @@ from functools import cached_property
 from threading import Barrier
 from typing import TYPE_CHECKING, Protocol
 
+from pinprobe.probes.allocators.uncached import Uncached
 from pinprobe.probes.cuda_driver import CudaDriver
 from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable
 from pinprobe.probes.headroom import read_headroom
@@ -140,7 +141,7 @@ class Touchers:
         list(self._pool.map(populate, range(0, mapping.size_bytes, _PIECE_BYTES)))
 
 
-class Registered:
+class Registered(Uncached):
     """Anonymous memory with huge page advice, registered with the driver; no cache."""
 
     name = "registered"
@@ -175,9 +176,6 @@ class Registered:
         driver, _ = self._registrar, self._touchers
         return (f"registered with the driver (CUDA {driver.version})",) if isinstance(driver, CudaDriver) else ()
 
-    def allocated_bytes(self) -> None:
-        """It keeps no account."""
-
     def allocate(self, asked_bytes: int, slot_bytes: int | None = None) -> RegisteredMemory:
         """Map, touch and register `asked_bytes`, rounded up to whole pages.
 
@@ -192,9 +190,6 @@ class Registered:
             mapping.unmap()
             raise
         return RegisteredMemory(mapping, pieces, self._registrar, self.kind)
-
-    def empty_cache(self) -> None:
-        """Nothing is kept."""
 
     def _map(self, asked_bytes: int) -> OwnMapping:
         return OwnMapping.anonymous(asked_bytes, huge_pages=True)
