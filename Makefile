@@ -1,11 +1,12 @@
 # The commands a newcomer needs. Each does all of its own set-up in .venv, and touches nothing else but the cache folder.
 #
 #   PYTHON=python3.12           the interpreter to build .venv with
-#   TORCH_INDEX=URL             where torch comes from (an index of CPU wheels is a tenth of the download)
+#   TORCH_INDEX=URL             where torch comes from, when .venv is made (an index of CPU wheels is a tenth of the download)
 #   TORCH=none                  do without torch; the sweep then measures mlock
 
 PYTHON ?= python3
-VENV   := .venv
+# A choice of one's own gets an environment of its own, so that it can be made, and taken back, at any time.
+VENV   := .venv$(if $(filter-out python3,$(PYTHON)),-$(subst /,_,$(PYTHON)))$(if $(filter none,$(TORCH)),-without-torch)
 BIN    := $(VENV)/bin
 SLOT   := 154927104
 
@@ -49,9 +50,9 @@ bench: $(VENV)/ready-to-test
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/walk_against_fresh.py
 
-## make clean      remove .venv and what was built
+## make clean      remove the environments and what was built
 clean:
-	rm -rf $(VENV) build dist src/pinprobe.egg-info
+	rm -rf .venv* build dist src/pinprobe.egg-info
 
 $(VENV)/ready: setup.cfg pyproject.toml constraints.txt setup_venv.py
 	$(PYTHON) setup_venv.py $(VENV)

@@ -28,14 +28,13 @@ def main():
     python = make_venv(folder)
     torch_arguments = choose_torch(python)
     own_arguments = ["--editable", f"{HERE}[{','.join(extras)}]" if extras else str(HERE)]
-    announce(python, own_arguments, "pinprobe and what it stands on")
-    if install(python, own_arguments):
+    if install(python, own_arguments, announce(python, own_arguments, "pinprobe and what it stands on")):
         fail("pip could not install pinprobe; what it said is above")
-    if torch_arguments:
-        announce(python, torch_arguments, "torch, for PyTorch's own allocator")
-        if install(python, torch_arguments):
-            say("torch could not be installed (pip's words are above), so mlock will be measured in its stead;")
-            say("TORCH_INDEX=URL takes it from another index, TORCH=none stops asking for it")
+    if torch_arguments and install(
+        python, torch_arguments, announce(python, torch_arguments, "torch, for PyTorch's own allocator")
+    ):
+        say("torch could not be installed (pip's words are above), so mlock will be measured in its stead;")
+        say("TORCH_INDEX=URL takes it from another index, TORCH=none stops asking for it")
 
 
 def check_python():
@@ -101,21 +100,21 @@ def existing_torch():
 
 
 def announce(python, arguments, purpose):
-    """Print what pip is about to download, with its size as the server gives it."""
-    command = [*pip(python), "--dry-run", "--report", "-", *arguments]
+    """Print what pip is about to download, with its size as the server gives it; return whether that is a lot."""
+    command = [*pip(python), "--quiet", "--dry-run", "--report", "-", *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     try:
         packages = json.loads(done.stdout)["install"]
     except (ValueError, KeyError, TypeError):
         say(f"installing {purpose}; pip could not tell beforehand what that downloads")
-        return
+        return True
     sizes = {}
     for package in packages:
         url = package["download_info"]["url"]
         if not (urlsplit(url).scheme == "file" and Path(unquote(urlsplit(url).path)).is_dir()):  # not this checkout
             sizes[package["metadata"]["name"]] = download_bytes(url)
     if not sizes:
-        return
+        return False
     known = sum(size for size in sizes.values() if size)
     largest = sorted((size, name) for name, size in sizes.items() if size)[-3:]
     names = ", ".join(f"{name} {size / 1e6:.1f} MB" for size, name in reversed(largest))
@@ -123,7 +122,9 @@ def announce(python, arguments, purpose):
     rest = f"; {unknown} of unknown size" if unknown else ""
     say(f"installing {purpose}: {len(sizes)} packages, {known / 1e6:.1f} MB ({names}){rest}")
     if known > 1e9:
-        say("TORCH_INDEX=URL with an index of CPU wheels makes that a tenth; TORCH=none does without it")
+        say("an index of CPU wheels makes that a tenth (PyTorch's site names one): TORCH_INDEX=URL")
+        say("and TORCH=none does without torch; Ctrl-C stops here")
+    return known > 1e8 or unknown > 0
 
 
 def download_bytes(url):
@@ -137,14 +138,15 @@ def download_bytes(url):
         return None
 
 
-def install(python, arguments):
-    """Run pip and return its exit code."""
-    return subprocess.run([*pip(python), *arguments], check=False).returncode
+def install(python, arguments, is_large):
+    """Run pip and return its exit code. A large download shows how far it is; of a small one only errors are shown."""
+    quiet = [] if is_large else ["--quiet"]
+    return subprocess.run([*pip(python), *quiet, *arguments], check=False).returncode
 
 
 def pip(python):
     """Return the start of a pip command."""
-    return [str(python), "-m", "pip", "install", "--quiet", "--constraint", str(HERE / "constraints.txt")]
+    return [str(python), "-m", "pip", "install", "--constraint", str(HERE / "constraints.txt")]
 
 
 def say(message):

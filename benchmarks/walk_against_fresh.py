@@ -27,6 +27,7 @@ def main() -> int:
     allocator = prepare_allocator("torch-host", slots[-1] * SLOT_BYTES).allocator
     allowance = allow(read_headroom(THIS_HOST))
     found = []
+    print(f"limit: {LIMIT} times the largest block, for one process with its cache kept")
     for fresh_children in (False, True):
         sweep = walk(
             lambda: MeasuringChild(allocator), allocator.name, SLOT_BYTES, slots, allowance, THIS_HOST.page_size_bytes,

@@ -19,6 +19,7 @@ class Grid:
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
     title: str = ""
+    legend: str = ""
 
     @property
     def width(self) -> int:
@@ -37,14 +38,15 @@ class Grid:
             table.add_column(name.lstrip("<"), justify="left" if is_words else "right", no_wrap=not is_words)
         for row in self.rows:
             table.add_row(*row)
-        return f"{self.title}\n{as_text(table)}" if self.title else as_text(table)
+        return "\n".join(part for part in (self.title, as_text(table), self.legend) if part)
 
     def markdown(self) -> str:
         """Write it as a Markdown table."""
         lines = [f"**{self.title}**\n"] if self.title else []
         lines.append(self._line([name.lstrip("<") for name in self.header]))
         lines.append(self._line([":---" if name.startswith("<") else "---:" for name in self.header]))
-        return "\n".join([*lines, *(self._line(row) for row in self.rows)])
+        lines += [self._line(row) for row in self.rows]
+        return "\n".join([*lines, "", self.legend] if self.legend else lines)
 
     def csv(self) -> str:
         """Write it as CSV, lines ending as in every Unix file."""

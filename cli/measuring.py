@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from pinprobe.cli.options import Output
 from pinprobe.probes.allocators.allocator import Allocator
@@ -12,7 +12,6 @@ from pinprobe.probes.allocators.registry import prepare_allocator
 from pinprobe.probes.errors import NoAccelerator
 from pinprobe.probes.host_facts import HostFacts
 from pinprobe.probes.reading import Unreadable
-from pinprobe.probes.sweep import Point
 
 
 def invocation() -> list[str]:
@@ -25,7 +24,8 @@ def prepare(name: str, largest_bytes: int, output: Output) -> Allocator:
 
     That a machine has no accelerator is no news to its user, and nothing would bring one.
     """
-    prepared = prepare_allocator(name, largest_bytes)
+    with progress(f"making {name} ready", output):
+        prepared = prepare_allocator(name, largest_bytes)
     reasons = [f"{other}: {error}" for other, error in prepared.passed_over if not isinstance(error, NoAccelerator)]
     if reasons:
         output.tell(
@@ -47,20 +47,12 @@ def tell_blind_spots(host: HostFacts, output: Output) -> None:
 
 
 @contextlib.contextmanager
-def progress(name: str, slots: Sequence[int], output: Output) -> Iterator[Callable[[Point], None]]:
-    """Show how far a sweep is, on a terminal and only there."""
+def progress(what: str, output: Output) -> Iterator[Callable[[str], None]]:
+    """Show what is being done, on a terminal and only there; yields a function that says what comes next."""
     if output.quiet or sys.stderr is None or not sys.stderr.isatty():
-        yield lambda point: None
+        yield lambda step: None
         return
     from rich.console import Console
 
-    console = Console(stderr=True)
-    with console.status(f"{name}: control") as status:
-        done = 0
-
-        def watch(point: Point) -> None:
-            nonlocal done
-            done += 1
-            status.update(f"{name}: {point.slots} slots {point.state.value} ({done} of {len(slots)} points)")
-
-        yield watch
+    with Console(stderr=True).status(what) as status:
+        yield lambda step: status.update(f"{what}: {step}")

@@ -20,6 +20,8 @@ from pinprobe.probes.units import LARGEST_SIZE_BYTES, parse_size
 #: More points than anyone looks at; a bound, so that a slip of the finger does not become a list of a billion.
 MOST_POINTS = 4096
 
+SIZES = "Bytes, or a number with KiB, MiB, GiB or TiB."
+
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
@@ -151,7 +153,10 @@ def _print(text: str) -> None:
 
 
 def _write_whole(path: Path, text: str, overwrite: bool) -> None:
-    handle, name = tempfile.mkstemp(prefix=".pinprobe-", dir=path.parent)
+    try:
+        handle, name = tempfile.mkstemp(prefix=".pinprobe-", dir=path.parent)
+    except OSError as error:
+        raise BadRequest(f"{path.parent} can't be written to: {error.strerror or error}") from None
     temporary = Path(name)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -163,6 +168,8 @@ def _write_whole(path: Path, text: str, overwrite: bool) -> None:
             path.hardlink_to(temporary)  # unlike a rename, this refuses a file that appeared meanwhile
     except FileExistsError:
         raise BadRequest(f"{path} exists by now; -f overwrites it") from None
+    except OSError as error:
+        raise BadRequest(f"{path} can't be written: {error.strerror or error}") from None
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -191,7 +198,7 @@ def output_options(command: _Command) -> _Command:
     """Give a command the options for its result; it gets them as `form`, `path`, `overwrite` and `quiet`."""
     for decorate in (
         click.option("-q", "--quiet", is_flag=True, help="No progress and no remarks on stderr."),
-        click.option("-f", "--force", "overwrite", is_flag=True, help="Overwrite the file given with -o."),
+        click.option("-f", "--force", "overwrite", is_flag=True, help="Overwrite files that exist."),
         click.option("-o", "--output", "path", type=click.Path(path_type=Path), help="Write to a file, not to stdout."),
         click.option("--markdown", "form", flag_value="markdown", help="A Markdown table."),
         click.option("--csv", "form", flag_value="csv", help="Comma-separated values, sizes in bytes."),
@@ -204,7 +211,9 @@ def output_options(command: _Command) -> _Command:
 def detail_options(command: _Command) -> _Command:
     """Give a measuring command the options that show or keep more; it gets them as `columns` and `receipt`."""
     for decorate in (
-        click.option("--receipt", type=click.Path(path_type=Path), help="Save the whole result there too, as JSON."),
+        click.option(
+            "--receipt", type=click.Path(path_type=Path), help="Save what --json would print, beside the output."
+        ),
         click.option(
             "--columns", type=click.Choice(["few", "all"]), default="few", help="all: what every counter saw, too."
         ),

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import click
 
-from pinprobe.cli.options import Output, Size, bound_options, detail_options, output_options, total_bytes
+from pinprobe.cli.options import SIZES, Output, Size, bound_options, detail_options, output_options, total_bytes
 from pinprobe.probes.errors import BadRequest
 
 
-@click.command()
-@click.option("--bytes", "asked_bytes", type=Size(), help="How much to ask for.")
-@click.option("--slot-bytes", type=Size(), help="The size of one slot; give --slots too.")
+@click.command(short_help="Measure one request, against ordinary memory.")
+@click.option("--bytes", "asked_bytes", type=Size(), help=f"How much to ask for. {SIZES}")
+@click.option("--slot-bytes", type=Size(), help=f"The size of one slot; give --slots too. {SIZES}")
 @click.option("--slots", type=click.IntRange(min=1), help="How many slots to ask for at once.")
 @click.option(
     "--allocator", default="auto", show_default=True, metavar="NAME", help="`pinprobe allocators` lists them."
@@ -45,7 +45,7 @@ def probe(
     kept.check()
     asked = _asked_bytes(asked_bytes, slot_bytes, slots)
 
-    from pinprobe.cli.measuring import invocation, prepare, tell_blind_spots
+    from pinprobe.cli.measuring import invocation, prepare, progress, tell_blind_spots
     from pinprobe.cli.render import render_trial
     from pinprobe.probes.allocators.registry import check_name
     from pinprobe.probes.allowance import allow
@@ -53,6 +53,7 @@ def probe(
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.measuring_child import MeasuringChild
     from pinprobe.probes.trial import run_trial
+    from pinprobe.probes.units import format_bytes
 
     check_name(allocator)
     host = read_host_facts()
@@ -60,7 +61,7 @@ def probe(
     allowance = allow(host.headroom, share, at_most)
     allowance.refuse_beyond(asked, "the probe")
     ready = prepare(allocator, asked, output)
-    with MeasuringChild(ready) as child:
+    with progress(f"probing {ready.name} with {format_bytes(asked)}", output), MeasuringChild(ready) as child:
         trial = run_trial(child, ready.name, asked, allowance, host.page_size_bytes)
     if trial.ended:
         if trial.control is None and output.form != "json":

@@ -14,10 +14,9 @@ from pinprobe.cli.staircase import draw_staircase
 from pinprobe.cli.sweep_table import WHOLE_TABLE, sweep_grids, sweep_rows
 from pinprobe.cli.trial_table import how_resident, trial_grid, trial_rows
 from pinprobe.ledger.receipt import sweep_receipt, trial_receipt
-from pinprobe.probes.cliffs import Cliff, find_cliffs
+from pinprobe.probes.cliffs import find_cliffs
 from pinprobe.probes.host_facts import HostFacts
 from pinprobe.probes.reading import Unreadable
-from pinprobe.probes.rules import WholePages
 from pinprobe.probes.sweep import PointState, Sweep
 from pinprobe.probes.trial import Trial
 from pinprobe.probes.units import format_bytes
@@ -98,29 +97,21 @@ def _drawing(sweep: Sweep, titled: bool) -> str:
 def _findings(sweep: Sweep) -> str:
     """Say what the sweep found, sentence by sentence."""
     lines = [_cliff_line(sweep), _rule_line(sweep), _taken_line(sweep)]
-    if sweep.shortfall:
-        lines.append(sweep.shortfall)
+    lines += sweep.shortfalls
     if sweep.ended:
         lines.append(f"Ended early: {sweep.ended}.")
     return "\n".join(_wrapped(line) for line in lines)
 
 
 def _cliff_line(sweep: Sweep) -> str:
-    cliffs = find_cliffs(sweep.points)
-    rules = sweep.inference.fitting
-    if rules and isinstance(rules[0], WholePages):
+    if sweep.is_exact:
         return f"{sweep.allocator}: a step at every slot, so no cliff: one slot more costs one slot."
+    cliffs = find_cliffs(sweep.points)
     if not cliffs:
         return f"{sweep.allocator}: no cliff among these points."
-    text = f"{sweep.allocator} cliffs (first slot count of the next block): {', '.join(map(_cliff, cliffs))}"
-    return text + ("" if all(cliff.measured for cliff in cliffs) else "   (* predicted)")
-
-
-def _cliff(cliff: Cliff) -> str:
-    place = (
-        f"{cliff.slots}" if cliff.previous_slots == cliff.slots - 1 else f"{cliff.previous_slots + 1}..{cliff.slots}"
-    )
-    return place if cliff.measured else f"{place}*"
+    starred = "" if all(cliff.measured for cliff in cliffs) else "; * is predicted"
+    places = ", ".join(cliff.place for cliff in cliffs)
+    return f"{sweep.allocator} cliffs (first slot count of the next block{starred}): {places}"
 
 
 def _rule_line(sweep: Sweep) -> str:
@@ -132,7 +123,7 @@ def _rule_line(sweep: Sweep) -> str:
             f" support it, none contradicts{f' (they leave open: {rivals})' if rivals else ''}."
         )
     if inference.nearest is None:
-        return f"Rule: {inference.point_count} measured points with one block between them are too few to infer one."
+        return "Rule: one block alone is too little to infer one from."
     asks = ", ".join(f"{asked:,} B" for asked in inference.contradictions[:3])
     return (
         f"No one rule: {inference.nearest.words} holds for {inference.supporting_count} of {inference.point_count}"

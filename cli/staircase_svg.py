@@ -71,10 +71,10 @@ def _captions(sweeps: Sequence[Sweep], host: HostFacts) -> list[str]:
     cliffs = []
     for sweep in sweeps:
         found = find_cliffs(sweep.points)
-        if found and len(found) < len(sweep.points) - 1:
-            at = ", ".join(f"{cliff.slots}{'' if cliff.measured else '*'}" for cliff in found)
-            cliffs.append(f"{sweep.allocator} cliffs at {at}")
-    note = "dashed: predicted from the measured points" if any(_has_predicted(sweep) for sweep in sweeps) else ""
+        if found and not sweep.is_exact:
+            cliffs.append(f"{sweep.allocator} cliffs at {', '.join(cliff.place for cliff in found)}")
+    has_predicted = any(_is_predicted(point) for sweep in sweeps for point in sweep.points)
+    note = "dashed and *: predicted from the measured points" if has_predicted else ""
     return [
         "; ".join(part for part in (f"measured by pinprobe {host.pinprobe}", machine, *known) if part),
         "; ".join(part for part in (*cliffs, note) if part),
@@ -85,10 +85,6 @@ def _driver(text: str) -> str:
     words = text.split()
     versions = [word for word in words if word[:1].isdigit() and word.count(".") >= 1]
     return f"driver {versions[0]}" if versions else "driver of unknown version"
-
-
-def _has_predicted(sweep: Sweep) -> bool:
-    return any(point.state is PointState.PREDICTED for point in sweep.points)
 
 
 def _legend(sweeps: Sequence[Sweep]) -> list[str]:
@@ -146,26 +142,30 @@ class _Plot:
         return f'<polyline points="{way}" class="asked"/>'
 
     def staircase(self, sweep: Sweep, index: int) -> list[str]:
-        """Draw runs of points that are known in the same way, each run joined to the one before it."""
+        """Draw runs of neighbouring points that are known in the same way, joined; a point without neighbours, alone.
+
+        Between counts that were not asked for the block is unknown, and nothing is drawn there.
+        """
         lines: list[str] = []
         run: list[str] = []
-        was_predicted: bool | None = None
-        ends = [point.slots for point in sweep.points[1:]] + [self._last]
-        for point, end in zip(sweep.points, ends, strict=True):
+        last: Point | None = None
+        for point in sweep.points:
             if not isinstance(point.block, Reading):
-                lines += _polyline(run, index, was_predicted)
-                run, was_predicted = [], None
                 continue
-            is_predicted = point.state is PointState.PREDICTED
-            if was_predicted is not None and is_predicted != was_predicted:
-                lines += _polyline(run, index, was_predicted)
-                run = run[-1:]
+            is_next = last is not None and point.slots == last.slots + 1
+            if last is not None and not (is_next and _is_predicted(point) == _is_predicted(last)):
+                lines.append(_polyline(run, index, _is_predicted(last)))
+                run = run[-1:] if is_next else []
             height = f"{self.y(point.block.bytes):.1f}"
-            run += [f"{self.x(point.slots):.1f},{height}", f"{self.x(end):.1f},{height}"]
-            was_predicted = is_predicted
-        return lines + _polyline(run, index, was_predicted)
+            run += [f"{self.x(point.slots):.1f},{height}", f"{self.x(point.slots + 1):.1f},{height}"]
+            last = point
+        return [*lines, _polyline(run, index, _is_predicted(last))] if last is not None else lines
 
 
-def _polyline(run: list[str], index: int, is_predicted: bool | None) -> list[str]:
+def _is_predicted(point: Point) -> bool:
+    return point.state is PointState.PREDICTED
+
+
+def _polyline(run: list[str], index: int, is_predicted: bool) -> str:
     style = f"line c{index % 4}{' predicted' if is_predicted else ''}"
-    return [f'<polyline points="{" ".join(run)}" class="{style}"/>'] if run else []
+    return f'<polyline points="{" ".join(run)}" class="{style}"/>'

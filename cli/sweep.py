@@ -6,11 +6,20 @@ from pathlib import Path
 
 import click
 
-from pinprobe.cli.options import Output, Size, SlotCounts, bound_options, detail_options, output_options, total_bytes
+from pinprobe.cli.options import (
+    SIZES,
+    Output,
+    Size,
+    SlotCounts,
+    bound_options,
+    detail_options,
+    output_options,
+    total_bytes,
+)
 
 
-@click.command()
-@click.option("--slot-bytes", type=Size(), required=True, help="The size of one slot.")
+@click.command(short_help="Map what 1, 2, 3 and more slots cost.")
+@click.option("--slot-bytes", type=Size(), required=True, help=f"The size of one slot. {SIZES}")
 @click.option("--slots", type=SlotCounts(), default="1..64", show_default=True, help="Such as 1..64 or 1,8,16.")
 @click.option(
     "--allocator", "names", default=("auto",), multiple=True, show_default="auto", metavar="NAME",
@@ -60,6 +69,7 @@ def sweep(
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.host_tree import THIS_HOST
     from pinprobe.probes.measuring_child import MeasuringChild
+    from pinprobe.probes.units import format_bytes
     from pinprobe.probes.walk import walk
 
     for name in names:
@@ -77,7 +87,7 @@ def sweep(
     ready = [prepare(name, bytes_, output) for name, bytes_ in able.items()]
     sweeps = []
     for allocator in ready:
-        with progress(allocator.name, slots, output) as watch:
+        with progress(f"sweep of {allocator.name}", output) as say:
             sweeps.append(
                 walk(
                     lambda allocator=allocator: MeasuringChild(allocator),  # type: ignore[misc]
@@ -88,7 +98,9 @@ def sweep(
                     host.page_size_bytes,
                     allowance_now=allowance_now,
                     fresh_children=fresh_children,
-                    watch=watch,
+                    watch=lambda count, done, say=say: say(  # type: ignore[misc]
+                        f"{count} slots, {format_bytes(count * slot_bytes)}; {done} of {len(slots)} points done"
+                    ),
                 )
             )
         if sweeps[-1].ended:

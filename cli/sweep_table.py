@@ -14,6 +14,7 @@ from pinprobe.probes.units import Unit, unit_for
 #: A table up to this long is shown whole; a longer one shows the points beside each cliff.
 WHOLE_TABLE = 20
 _MANY_CLIFFS = 16
+_MARKS = {"*": "* predicted", "!": "! smaller than its ask"}
 
 
 def sweep_grids(sweeps: Sequence[Sweep], every_point: bool) -> list[Grid]:
@@ -54,7 +55,8 @@ def _side_by_side(sweeps: Sequence[Sweep], shown: set[int], unit: Unit, with_rat
                 mark = "*" if point.state is PointState.PREDICTED else "!" if point.state is PointState.BROKEN else ""
                 row += [amount(point.block, unit) + mark, *([ratio(point.ratio)] if with_ratio else [])]
             rows.append(row)
-    return Grid(header, rows)
+    legend = "; ".join(text for mark, text in _MARKS.items() if any(mark in cell for row in rows for cell in row))
+    return Grid(header, rows, legend=legend)
 
 
 def sweep_rows(sweeps: Sequence[Sweep]) -> Grid:

@@ -23,6 +23,16 @@ class Cliff:
     block_after_bytes: int
     measured: bool
 
+    @property
+    def place(self) -> str:
+        """Where it is: a slot count, or the range it lies in; a star marks a predicted one.
+
+        >>> Cliff(28, 27, 2**32, 2**33, measured=True).place, Cliff(64, 32, 2**33, 2**34, measured=False).place
+        ('28', '33..64*')
+        """
+        place = f"{self.slots}" if self.previous_slots == self.slots - 1 else f"{self.previous_slots + 1}..{self.slots}"
+        return place if self.measured else f"{place}*"
+
 
 def find_cliffs(points: Sequence[Point]) -> tuple[Cliff, ...]:
     """Return the cliffs among points in rising order; points without a known block are passed over.

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pinprobe.probes.counters import Counters
 from pinprobe.probes.reading import Amount, Reading, Unreadable
 
+_BETWEEN_READINGS_BYTES = 64 * 1024
+
 
 @dataclass(frozen=True)
 class Cost:
@@ -40,12 +42,17 @@ class Cost:
 
     @property
     def confirmed(self) -> bool | Unreadable:
-        """Whether the second source agrees with `resident` within both error bars."""
+        """Whether the second source agrees with `resident`, within both error bars and what lies between two readings.
+
+        The sources are read one after the other, and the interpreter may take some pages in between: no disagreement.
+        """
         if isinstance(self.resident, Unreadable):
             return self.resident
         if isinstance(self.second, Unreadable):
             return self.second
-        return self.resident.within(self.second.bytes, self.second.error_bytes)
+        return self.resident.within(
+            self.second.bytes, self.second.error_bytes + max(_BETWEEN_READINGS_BYTES, self.asked_bytes // 2000)
+        )
 
     def evidence(self) -> str:
         """Say where `resident` came from, how sure it is, and which other sources agree."""

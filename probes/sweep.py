@@ -8,7 +8,7 @@ from enum import Enum
 from pinprobe.probes.allowance import Allowance
 from pinprobe.probes.cost import Cost
 from pinprobe.probes.reading import Amount, Reading, Unreadable
-from pinprobe.probes.rules import Inference, infer_rule
+from pinprobe.probes.rules import Inference, WholePages, infer_rule
 
 
 class PointState(str, Enum):
@@ -88,15 +88,19 @@ class Sweep:
         return infer_from_points(self.points, self.page_size_bytes)
 
     @property
-    def shortfall(self) -> str | None:
-        """What was not measured and why, as a sentence; None where all was."""
-        missing = [point for point in self.points if point.state in (PointState.PREDICTED, PointState.NOT_MEASURED)]
-        if not missing:
-            return None
-        first, last = missing[0], missing[-1]
-        if first is last:
-            return f"{first.slots} slots were not measured: {last.reason}."
-        return f"{len(missing)} points from {first.slots} to {last.slots} slots were not measured: {last.reason}."
+    def is_exact(self) -> bool:
+        """Whether the measured points say that a block is what was asked, to the page."""
+        fitting = self.inference.fitting
+        return bool(fitting) and isinstance(fitting[0], WholePages)
+
+    @property
+    def shortfalls(self) -> list[str]:
+        """What was not measured, a sentence for each reason."""
+        by_reason: dict[str, list[int]] = {}
+        for point in self.points:
+            if point.state in (PointState.PREDICTED, PointState.NOT_MEASURED):
+                by_reason.setdefault(point.reason, []).append(point.slots)
+        return [f"Not measured: {_ranges(slots)} slots; {reason}." for reason, slots in by_reason.items()]
 
     @property
     def exit_code(self) -> int:
@@ -114,3 +118,18 @@ def infer_from_points(points: tuple[Point, ...] | list[Point], page_size_bytes: 
         if point.state is PointState.MEASURED and isinstance(point.block, Reading)
     ]
     return infer_rule(pairs, page_size_bytes)
+
+
+def _ranges(counts: list[int]) -> str:
+    """Write rising counts as ranges.
+
+    >>> _ranges([5, 6, 7, 9])
+    '5..7, 9'
+    """
+    runs: list[tuple[int, int]] = []
+    for count in counts:
+        if runs and count == runs[-1][1] + 1:
+            runs[-1] = (runs[-1][0], count)
+        else:
+            runs.append((count, count))
+    return ", ".join(f"{first}" if first == last else f"{first}..{last}" for first, last in runs)

@@ -96,8 +96,9 @@ def _judge(trial: Trial) -> Verdict:
         return Verdict(3, "not all was measured")
     if not (isinstance(pinned.resident, Reading) and isinstance(again.resident, Reading)):
         return Verdict(3, f"could not measure: {pinned.evidence()}; {again.evidence()}")
-    if pinned.confirmed is False:
-        return Verdict(3, f"two sources disagree on what it took: {pinned.evidence()}")
+    for cost in (pinned, again):
+        if cost.confirmed is False:
+            return Verdict(3, f"two sources disagree on what it took: {cost.evidence()}")
     took, asked = pinned.resident.bytes, pinned.asked_bytes
     whole_pages = -(-asked // trial.page_size_bytes) * trial.page_size_bytes
     kept = again.resident.within(0) and again.address == pinned.address
@@ -109,7 +110,7 @@ def _judge(trial: Trial) -> Verdict:
     # Half of the last decimal that is shown: a thread's stack or a runtime's page beside gibibytes changes no verdict.
     margin = asked // 2000
     if pinned.resident.within(whole_pages, margin):
-        return Verdict(0, f"{trial.allocator} takes what is asked, to the page; {repeat}.")
+        return Verdict(0, f"For this size {trial.allocator} takes what is asked, to the page; {repeat}.")
     if isinstance(pinned.block, Reading) and pinned.resident.within(pinned.block.bytes, margin):
         return Verdict(
             0,

@@ -11,6 +11,8 @@ LARGEST_SIZE_BYTES = 2**56
 
 _FACTORS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
 _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*", re.ASCII)
+# Between groups of three digits, as this tool itself writes bytes: 154,927,104 or 154_927_104.
+_SEPARATORS = re.compile(r"(?<=[0-9])[,_](?=[0-9]{3}(?![0-9]))")
 
 
 class Unit(NamedTuple):
@@ -58,10 +60,10 @@ def parse_size(text: str) -> int:
     Raises `BadRequest`, naming the text, where it is no size, not positive, ambiguous (`64g` is 64,000,000,000 to some
     and 68,719,476,736 to others) or larger than any address space.
 
-    >>> parse_size("154927104"), parse_size("148 MiB"), parse_size("1.5GiB")
+    >>> parse_size("154,927,104"), parse_size("148 MiB"), parse_size("1.5GiB")
     (154927104, 155189248, 1610612736)
     """
-    match = _SIZE.fullmatch(text)
+    match = _SIZE.fullmatch(_SEPARATORS.sub("", text))
     if match is None:
         raise BadRequest(f"{text!r} is not a size: give bytes, or a number with KiB, MiB, GiB or TiB")
     number, suffix = match.groups()

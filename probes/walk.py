@@ -42,8 +42,8 @@ class Bench(TrialBench, Protocol):
 _NOTHING_INFERRED = infer_rule((), 1)
 
 OpenBench = Callable[[], AbstractContextManager[Bench]]
-#: Called after every point with what became of it; for progress.
-Watch = Callable[[Point], None]
+#: Called before every request with its slot count and how many points are done; for progress.
+Watch = Callable[[int, int], None]
 
 
 class _BeyondAllowance(Exception):  # it ends a walk as planned and never leaves this module
@@ -113,6 +113,10 @@ class _Walk:
 
     def _sample(self, bench: Bench, rest: list[int]) -> list[int]:
         """Measure the last of `rest`, its half, its quarter and so on; return what must be walked after all."""
+        beyond = [count for count in rest if count * self.slot_bytes > self.allowance.bytes]
+        rest = rest[: len(rest) - len(beyond)]
+        if not rest:
+            return beyond
         wanted = {rest[-1]}
         while (half := min(wanted) // 2) >= rest[0]:
             wanted.add(min(rest, key=lambda count: (abs(count - half), count)))
@@ -125,14 +129,15 @@ class _Walk:
                 # allocator may serve a small request from a larger block: so the cache goes first.
                 bench.empty_cache()
                 self.kept = None
-                return [other for other in rest if other not in self.points]
-        return [other for other in rest if other not in self.points and self._foreseen(other) is None]
+                return [other for other in rest if other not in self.points] + beyond
+        return [other for other in rest if other not in self.points and self._foreseen(other) is None] + beyond
 
     def _foreseen(self, slots: int) -> int | None:
         return self.inference.block_bytes(slots * self.slot_bytes)
 
     def _measure(self, bench: Bench, slots: int) -> None:
         self.under_trial = slots
+        self.watch(slots, len(self.points))
         cost = self._allocate(bench, slots * self.slot_bytes)
         point = self._judge(slots, cost)
         self._remember(point)
@@ -141,7 +146,6 @@ class _Walk:
             bench.empty_cache()
         bench.release()
         self.under_trial = None
-        self.watch(point)
 
     def _remember(self, point: Point) -> None:
         self.points[point.slots] = point
@@ -229,7 +233,9 @@ def classify(cost: Cost, kept_address: int | None) -> Served:
 
 
 def _more_than_allowed(wanted_bytes: int, allowance: Allowance) -> str:
-    return f"{format_bytes(wanted_bytes)} or more is beyond the {format_bytes(allowance.bytes)} that may be taken"
+    return (
+        f"{format_bytes(wanted_bytes)} or more is beyond the {format_bytes(allowance.bytes)} that may be taken by now"
+    )
 
 
 def walk(
@@ -242,7 +248,7 @@ def walk(
     *,
     allowance_now: Callable[[int], Allowance] | None = None,
     fresh_children: bool = False,
-    watch: Watch = lambda point: None,
+    watch: Watch = lambda slots, done: None,
 ) -> Sweep:
     """Walk through `slots` (any order, repeats ignored) and return every point, measured or not.
 
@@ -297,9 +303,9 @@ def _completed(under_way: _Walk, counts: list[int], ended: str | None, beyond: s
         if under_way.control_fault:
             reason = "the control does not hold"
         elif count < largest:
-            reason = "an exact step like those around it"
+            reason = "exact steps, like those measured around them"
         else:
-            reason = beyond or "the sweep ended before it"
+            reason = beyond or "the sweep ended before"
         if block is None or under_way.control_fault:
             unknown = Unreadable(reason)
             points.append(Point(count, asked, PointState.NOT_MEASURED, unknown, unknown, reason=reason))

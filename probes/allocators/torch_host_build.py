@@ -65,7 +65,9 @@ def find_or_build(must_run: Callable[[Path], None]) -> Path:
 def _usable_torch() -> InstalledTorch:
     torch = find_installed_torch()
     if isinstance(torch, Unreadable):
-        raise AllocatorUnavailable(torch.reason, "`pip install 'pinprobe[torch]'` brings PyTorch's own allocator")
+        raise AllocatorUnavailable(
+            torch.reason, "`pip install torch` into this environment brings PyTorch's own allocator"
+        )
     if torch.release < OLDEST_RELEASE:
         oldest = ".".join(map(str, OLDEST_RELEASE))
         raise AllocatorUnavailable(

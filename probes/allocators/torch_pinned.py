@@ -52,7 +52,7 @@ class TorchPinned:
         """Find out, in a process of its own, whether torch is there and has an accelerator."""
         torch = find_installed_torch()
         if isinstance(torch, Unreadable):
-            raise AllocatorUnavailable(torch.reason, "`pip install 'pinprobe[torch]'` brings it")
+            raise AllocatorUnavailable(torch.reason, "`pip install torch` into this environment brings it")
         if not any(Path(device).exists() for device in _DEVICES):
             looked = ", ".join(_DEVICES)
             raise NoAccelerator(

@@ -69,7 +69,7 @@ def test_a_block_twice_as_large_is_drawn_twice_as_high(host: HostFacts) -> None:
 def test_what_was_predicted_is_drawn_apart_and_explained(host: HostFacts) -> None:
     svg = staircase_svg([swept(SimulatedBench(power_of_two), allowed=2**34 - 1)], host)
     assert 'class="line c0 predicted"' in svg
-    assert any("cliffs at 2, 4, 7, 14, 28, 56*; dashed: predicted" in text for text in texts(svg))
+    assert any("cliffs at 2, 4, 7, 14, 28, 56*; dashed and *: predicted" in text for text in texts(svg))
 
 
 @given(st.text(min_size=1, max_size=40))

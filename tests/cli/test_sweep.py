@@ -124,7 +124,7 @@ def test_predicted_points_look_apart_in_every_form_for_people(torch_host: Pinpro
     text = torch_host(*_TORCH, "--at-most", "6000000").stdout
     assert table_row(text, 4).endswith(("measured", "kept block"))
     assert table_row(text, 5).endswith("predicted")
-    assert "cliffs (first slot count of the next block): 2, 3, 5*, 9*" in text
+    assert "cliffs (first slot count of the next block; * is predicted): 2, 3, 5*, 9*" in " ".join(text.split())
     assert "·" in text
     assert "were not measured" in " ".join(text.split())
     markdown = torch_host(*_TORCH, "--at-most", "6000000", "--markdown").stdout

@@ -97,5 +97,6 @@ def test_the_version_agrees_with_the_packages_own_metadata() -> None:
     found = find_installed_torch()
     if isinstance(found, Unreadable):
         pytest.skip(found.reason)
-    assert found.version == importlib.metadata.version("torch")
+    # A wheel from an index may name its build, as in +cu130, in the one and not in the other.
+    assert found.version.partition("+")[0] == importlib.metadata.version("torch").partition("+")[0]
     assert (found.folder / "__init__.py").is_file()
