@@ -61,7 +61,8 @@ def main() -> None:
 def run() -> NoReturn:
     """Run the command line and end the process with its exit code."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asks for SIGHUP to be ignored
+            signal.signal(number, _interrupt)
     status = 3
     try:
         status = main.main(standalone_mode=False, prog_name="pinprobe") or 0

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from pinprobe.cli.options import Output
 from pinprobe.probes.allocators.allocator import Allocator
 from pinprobe.probes.allocators.registry import prepare_allocator
-from pinprobe.probes.errors import NoAccelerator
+from pinprobe.probes.errors import NoAccelerator, printable
 from pinprobe.probes.host_facts import HostFacts
 from pinprobe.probes.reading import Unreadable
 
 
 def invocation() -> list[str]:
     """Return the command as it was typed, for the receipt."""
-    return ["pinprobe", *sys.argv[1:]]
+    return ["pinprobe", *map(printable, sys.argv[1:])]
 
 
 def prepare(name: str, largest_bytes: int, output: Output) -> Allocator:

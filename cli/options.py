@@ -129,12 +129,28 @@ class Output:
         elif self.path.exists() and not self.path.is_file():
             self.path.write_text(text + "\n", encoding="utf-8")  # a pipe or a device is written to, never replaced
         else:
-            _write_whole(self.path.resolve(), text, self.overwrite)
+            try:
+                _write_whole(self.path.resolve(), text, self.overwrite)
+            except BadRequest:
+                # It took minutes to measure: better on the wrong stream than nowhere.
+                if sys.stdout is not None:
+                    _print(text)
+                raise
 
     def tell(self, message: str) -> None:
         """Say something beside the result, on stderr, unless told to be quiet."""
         if not self.quiet:
             click.echo(message, err=True)
+
+
+def check_all(*outputs: Output) -> None:
+    """Check every place that a result goes to, and that no two are the same file."""
+    for output in outputs:
+        output.check()
+    files = [output.path.resolve() for output in outputs if output.path is not None]
+    for path in files:
+        if files.count(path) > 1 and (path.is_file() or not path.exists()):
+            raise BadRequest(f"{path} is named twice; each result needs a file of its own")
 
 
 def _print(text: str) -> None:

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import click
 
-from pinprobe.cli.options import SIZES, Output, Size, bound_options, detail_options, output_options, total_bytes
+from pinprobe.cli.options import (
+    SIZES,
+    Output,
+    Size,
+    bound_options,
+    check_all,
+    detail_options,
+    output_options,
+    total_bytes,
+)
 from pinprobe.probes.errors import BadRequest
 
 
@@ -40,9 +49,8 @@ def probe(
     where the second pinned request is free, the first paid for a block that its allocator keeps.
     """
     output = Output(form or "text", path, overwrite, quiet)
-    output.check()
     kept = Output("json", receipt, overwrite, quiet)
-    kept.check()
+    check_all(output, *([kept] if receipt is not None else []))
     asked = _asked_bytes(asked_bytes, slot_bytes, slots)
 
     from pinprobe.cli.measuring import invocation, prepare, progress, tell_blind_spots
@@ -52,17 +60,19 @@ def probe(
     from pinprobe.probes.errors import CouldNotMeasure
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.measuring_child import MeasuringChild
+    from pinprobe.probes.one_at_a_time import one_at_a_time
     from pinprobe.probes.trial import run_trial
     from pinprobe.probes.units import format_bytes
 
     check_name(allocator)
-    host = read_host_facts()
-    tell_blind_spots(host, output)
-    allowance = allow(host.headroom, share, at_most)
-    allowance.refuse_beyond(asked, "the probe")
-    ready = prepare(allocator, asked, output)
-    with progress(f"probing {ready.name} with {format_bytes(asked)}", output), MeasuringChild(ready) as child:
-        trial = run_trial(child, ready.name, asked, allowance, host.page_size_bytes)
+    with one_at_a_time(lambda: output.tell("pinprobe: waiting for another measurement of yours to end")):
+        host = read_host_facts()
+        tell_blind_spots(host, output)
+        allowance = allow(host.headroom, share, at_most)
+        allowance.refuse_beyond(asked, "the probe")
+        ready = prepare(allocator, asked, output)
+        with progress(f"probing {ready.name} with {format_bytes(asked)}", output), MeasuringChild(ready) as child:
+            trial = run_trial(child, ready.name, asked, allowance, host.page_size_bytes)
     if trial.ended:
         if trial.control is None and output.form != "json":
             raise CouldNotMeasure(trial.ended)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from html import escape
 
 from pinprobe.probes.cliffs import find_cliffs
+from pinprobe.probes.errors import printable
 from pinprobe.probes.host_facts import HostFacts
 from pinprobe.probes.reading import Reading, Unreadable
 from pinprobe.probes.sweep import Point, PointState, Sweep
@@ -56,7 +57,7 @@ def staircase_svg(sweeps: Sequence[Sweep], host: HostFacts) -> str:
 
 def _text(text: str) -> str:
     """Make a text fit for XML: escaped, and without the characters that XML has no way to hold."""
-    return escape("".join(character if character.isprintable() else "?" for character in text))
+    return escape(printable(text))
 
 
 def _title(sweeps: Sequence[Sweep]) -> str:

@@ -12,6 +12,7 @@ from pinprobe.cli.options import (
     Size,
     SlotCounts,
     bound_options,
+    check_all,
     detail_options,
     output_options,
     total_bytes,
@@ -55,8 +56,7 @@ def sweep(
     output = Output(form or "text", path, overwrite, quiet)
     kept = Output("json", receipt, overwrite, quiet)
     picture = Output("svg", svg, overwrite, quiet)
-    for each in (output, kept, picture):
-        each.check()
+    check_all(output, *([kept] if receipt is not None else []), *([picture] if svg is not None else []))
     largest = total_bytes(slot_bytes, slots[-1])
 
     from pinprobe.cli.measuring import invocation, prepare, progress, tell_blind_spots
@@ -69,42 +69,45 @@ def sweep(
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.host_tree import THIS_HOST
     from pinprobe.probes.measuring_child import MeasuringChild
+    from pinprobe.probes.one_at_a_time import one_at_a_time
     from pinprobe.probes.units import format_bytes
     from pinprobe.probes.walk import walk
 
     for name in names:
         check_name(name)
-    host = read_host_facts()
-    tell_blind_spots(host, output)
-    allowance = allow(host.headroom, share, at_most)
+    with one_at_a_time(lambda: output.tell("pinprobe: waiting for another measurement of yours to end")):
+        host = read_host_facts()
+        tell_blind_spots(host, output)
+        allowance = allow(host.headroom, share, at_most)
 
-    def allowance_now(held_bytes: int) -> Allowance:
-        now = allow(read_headroom(THIS_HOST), share, at_most)
-        return Allowance(now.bytes + int(share * held_bytes), f"{now.origin}, while {held_bytes:,} B are held")
+        def allowance_now(held_bytes: int) -> Allowance:
+            now = allow(read_headroom(THIS_HOST), share, at_most)
+            return Allowance(now.bytes + int(share * held_bytes), f"{now.origin}, while {held_bytes:,} B are held")
 
-    # One that was asked for by name measures what it can, and says where it stops; `auto` takes one that can do it all.
-    able = {name: min(largest, allowance.bytes) if name == "auto" else slots[0] * slot_bytes for name in names}
-    ready = [prepare(name, bytes_, output) for name, bytes_ in able.items()]
-    sweeps = []
-    for allocator in ready:
-        with progress(f"sweep of {allocator.name}", output) as say:
-            sweeps.append(
-                walk(
-                    lambda allocator=allocator: MeasuringChild(allocator),  # type: ignore[misc]
-                    allocator.name,
-                    slot_bytes,
-                    slots,
-                    allowance,
-                    host.page_size_bytes,
-                    allowance_now=allowance_now,
-                    fresh_children=fresh_children,
-                    watch=lambda count, done, say=say: say(  # type: ignore[misc]
-                        f"{count} slots, {format_bytes(count * slot_bytes)}; {done} of {len(slots)} points done"
-                    ),
+        # One that was asked for by name measures what it can, and says where it stops; `auto` takes one that can do it
+        # all.
+        able = {name: min(largest, allowance.bytes) if name == "auto" else slots[0] * slot_bytes for name in names}
+        ready = [prepare(name, bytes_, output) for name, bytes_ in able.items()]
+        sweeps = []
+        for allocator in ready:
+            with progress(f"sweep of {allocator.name}", output) as say:
+                sweeps.append(
+                    walk(
+                        lambda allocator=allocator: MeasuringChild(allocator),  # type: ignore[misc]
+                        allocator.name,
+                        slot_bytes,
+                        slots,
+                        allowance,
+                        host.page_size_bytes,
+                        allowance_now=allowance_now,
+                        fresh_children=fresh_children,
+                        watch=lambda count, done, say=say: say(  # type: ignore[misc]
+                            f"{count} slots, {format_bytes(count * slot_bytes)}; {done} of {len(slots)} points done"
+                        ),
+                    )
                 )
-            )
-        if sweeps[-1].ended:
-            break
+            if sweeps[-1].ended:
+                break
     if sweeps[-1].ended:
         if sweeps[0].control is None and output.form != "json":
             raise CouldNotMeasure(sweeps[0].ended or "nothing was measured")

@@ -41,4 +41,5 @@ def allow(headroom: Headroom, share: float = DEFAULT_SHARE, at_most_bytes: int |
     shared = int(binding.available.bytes * share)
     if at_most_bytes is not None and at_most_bytes < shared:
         return Allowance(at_most_bytes, "--at-most")
-    return Allowance(shared, f"{share:.0%} of the {format_bytes(binding.available.bytes)} that {binding.name} leaves")
+    of_what = f"{format_bytes(binding.available.bytes)} that {binding.name} leaves"
+    return Allowance(shared, f"{share:.{0 if share >= 0.01 else 2}%} of the {of_what}")

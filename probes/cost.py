@@ -54,6 +54,19 @@ class Cost:
             self.second.bytes, self.second.error_bytes + max(_BETWEEN_READINGS_BYTES, self.asked_bytes // 2000)
         )
 
+    @property
+    def fault(self) -> str | None:
+        """Why this can't be what a new block took, or None where it can.
+
+        It grew by less than was asked, so that something unseen served it; or two sources disagree on the growth.
+        """
+        if isinstance(self.resident, Unreadable):
+            return str(self.resident)
+        if self.resident.bytes + self.resident.error_bytes + _BETWEEN_READINGS_BYTES < self.asked_bytes:
+            grew = f"{self.counter} grew by {self.resident.bytes:,} B for {self.asked_bytes:,} B asked"
+            return f"{grew}, and what served the rest is unseen"
+        return f"two sources disagree: {self.evidence()}" if self.confirmed is False else None
+
     def evidence(self) -> str:
         """Say where `resident` came from, how sure it is, and which other sources agree."""
         if isinstance(self.resident, Unreadable):
@@ -62,5 +75,5 @@ class Cost:
         if isinstance(self.second, Unreadable):
             return f"{self.counter}{bar}, no second source"
         if self.confirmed is False:
-            return f"{self.counter}{bar}, but {self.second.source} says {self.second.bytes:,} B"
+            return f"{self.counter} says {self.resident.bytes:,} B{bar}, {self.second.source} {self.second.bytes:,} B"
         return f"{self.counter}{bar}; {self.second.source.split()[0]} agrees"

@@ -73,4 +73,13 @@ def in_one_line(error: BaseException) -> str:
     'ValueError: no such device'
     """
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    return printable(f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__)
+
+
+def printable(text: object) -> str:
+    r"""Make foreign text fit for one line of a terminal, JSON and XML: what can't be printed becomes `?`.
+
+    >>> printable("pool\x1b[31m of\udcff three")
+    'pool?[31m of? three'
+    """
+    return "".join(character if character.isprintable() else "?" for character in str(text))

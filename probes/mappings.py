@@ -54,7 +54,7 @@ class Mapping:
 
 @dataclass(frozen=True, slots=True)
 class MappingResidency:
-    """What smaps says of one mapping: its resident, its locked and its hugetlb bytes (the last are in no Rss)."""
+    """What smaps says of a mapping, or of several in a row. `hugetlb` bytes are in no Rss."""
 
     mapping: Mapping
     resident: Amount
@@ -104,15 +104,17 @@ def find_mapping_in_maps(tree: HostTree, address: int, pid: int | str = "self") 
 
 
 def find_block(tree: HostTree, address: int, asked_bytes: int, pid: int | str = "self") -> Amount:
-    """Return how many bytes stand behind `address` that are this allocation's own.
+    """Return how many bytes stand behind `address` that are this allocation's own; 0 where nothing is mapped there.
 
-    That is the mapping that begins there. One that begins before it holds more than this allocation and speaks for none
-    of them. Where the mapping ends before the ask does, what follows without a gap counts too if it is of the same
-    object: advice or locks on a part cut one object into several mappings.
+    That is the mapping that begins there, if it can be told from its neighbours: shared and file mappings are objects
+    of their own, private anonymous ones merge and speak for an allocation only between two guards. Where the mapping
+    ends before the ask does, what follows without a gap counts too if it is of the same object: advice or locks on a
+    part cut one object into several mappings.
     """
     mapping = find_mapping(tree, address, pid)
     if isinstance(mapping, Unreadable):
-        return mapping
+        nothing_there = isinstance(tree.text(f"/proc/{pid}/maps"), str)
+        return Reading(0, "mapping") if nothing_there else mapping
     if mapping.start != address // tree.page_size_bytes * tree.page_size_bytes:
         return Unreadable(f"the mapping at {address:#x} begins before it and holds more than this allocation")
     end = mapping.end
@@ -121,21 +123,37 @@ def find_block(tree: HostTree, address: int, asked_bytes: int, pid: int | str = 
         if isinstance(following, Unreadable) or not following.accessible or following.inode != mapping.inode:
             break
         end = following.end
+    if mapping.inode == 0 and not (_is_guard(tree, mapping.start - 1, pid) and _is_guard(tree, end, pid)):
+        return Unreadable(f"the mapping at {address:#x} is private and may hold its neighbours too")
     return Reading(end - address, "mapping")
 
 
-def read_residency(tree: HostTree, address: int, pid: int | str = "self") -> MappingResidency | Unreadable:
-    """Read what smaps says of the mapping that covers `address`."""
+def _is_guard(tree: HostTree, address: int, pid: int | str) -> bool:
+    beside = find_mapping(tree, address, pid)
+    return isinstance(beside, Mapping) and not beside.accessible
+
+
+def read_residency(
+    tree: HostTree, address: int, size_bytes: int = 1, pid: int | str = "self"
+) -> MappingResidency | Unreadable:
+    """Read what smaps says of the mapping that covers `address`, and of those that begin within `size_bytes` from it."""
     text = tree.text(f"/proc/{pid}/smaps")
     if isinstance(text, Unreadable):
         return text
+    found: MappingResidency | None = None
     for mapping, body in _blocks(text):
-        if mapping.start <= address < mapping.end:
-            names = ("Rss", "Locked", "Private_Hugetlb", "Shared_Hugetlb")
-            fields = kilobyte_fields(body, names, "smaps")
-            hugetlb = fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
-            return MappingResidency(mapping, fields["Rss"], fields["Locked"], hugetlb)
-    return Unreadable(f"/proc/{pid}/smaps has no mapping at {address:#x}")
+        if mapping.end <= address or (found is None and mapping.start > address):
+            continue
+        if mapping.start >= address + size_bytes:
+            break
+        fields = kilobyte_fields(body, ("Rss", "Locked", "Private_Hugetlb", "Shared_Hugetlb"), "smaps")
+        hugetlb = fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
+        if found is None:
+            found = MappingResidency(mapping, fields["Rss"], fields["Locked"], hugetlb)
+        else:
+            resident, locked = found.resident + fields["Rss"], found.locked + fields["Locked"]
+            found = MappingResidency(found.mapping, resident, locked, found.hugetlb + hugetlb)
+    return found or Unreadable(f"/proc/{pid}/smaps has no mapping at {address:#x}")
 
 
 def _blocks(text: str) -> Iterator[tuple[Mapping, str]]:

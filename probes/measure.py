@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.allocators.pageable import Pageable
 from pinprobe.probes.cost import Cost
 from pinprobe.probes.counters import Counters, read_counters, read_smaps_rollup
+from pinprobe.probes.errors import printable
 from pinprobe.probes.exactness import Exactness, find_exactness
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.mappings import MappingResidency, find_block, read_residency
@@ -47,23 +49,26 @@ class Measurer:
             after, after_walk = self._read()
             host_after, account_after = read_free_or_held(self._tree), allocator.allocated_bytes()
             counters = after - before
-            behind = read_residency(self._tree, allocation.address)
+            address = operator.index(allocation.address)  # a foreign allocator may give any kind of number
             walked = after_walk - before_walk
-            resident, counter, second = self._growth(allocator.counter, counters, walked, _resident(behind))
+            block = find_block(self._tree, address, asked_bytes)
+            behind = read_residency(self._tree, address, block.bytes if isinstance(block, Reading) else 1)
+            own = _resident(behind) if isinstance(block, Reading) else block
+            resident, counter, second = self._growth(allocator.counter, counters, walked, own)
             cost = Cost(
                 asked_bytes=asked_bytes,
-                address=allocation.address,
+                address=address,
                 resident=resident,
                 counter=counter,
                 second=second,
-                block=find_block(self._tree, allocation.address, asked_bytes),
+                block=block,
                 block_resident=_resident(behind),
                 block_by_allocator=_account(account_before, account_after),
                 overhead=self._overhead(host_before - host_after),
                 block_locked=behind if isinstance(behind, Unreadable) else behind.locked,
                 counters=counters,
                 seconds=seconds,
-                note=allocation.note,
+                note=printable(allocation.note),
             )
         except BaseException:
             allocation.release()
@@ -79,14 +84,15 @@ class Measurer:
     def _growth(self, counter: str, counters: Counters, walked: Amount, behind: Amount) -> tuple[Amount, str, Amount]:
         """Choose the source of the growth and a second one: (resident, its name, the second).
 
-        The mapping behind a new block is the best second source: smaps walks the page tables, where the counters count.
+        Where something grew, the mapping behind it is the best second source if it is the allocation's own: smaps walks
+        the page tables, where the counters count. Where nothing grew, that mapping was there before.
         """
         if not self.exactness.status and isinstance(walked, Reading):
             resident, name = self._noisy(walked), "smaps_rollup"
         else:
             name = next((name for name in (counter, "VmRSS") if isinstance(counters[name], Reading)), "statm")
             resident = self._noisy(counters[name])
-        if isinstance(resident, Reading) and isinstance(behind, Reading) and resident.within(behind.bytes):
+        if isinstance(resident, Reading) and isinstance(behind, Reading) and not resident.within(0):
             return resident, name, behind
         if name in ("statm", "HugetlbPages"):
             return resident, name, behind if name == "HugetlbPages" else Unreadable("status has no VmRSS here")
@@ -129,7 +135,7 @@ def _resident(behind: MappingResidency | Unreadable) -> Amount:
 
 
 def _account(before: int | None, after: int | None) -> Amount:
-    if before is None or after is None:
+    if not (isinstance(before, int) and isinstance(after, int)):
         return Unreadable("this allocator keeps no account of its blocks")
     return Reading(after - before, "the allocator's own account")
 

@@ -32,6 +32,7 @@ _BOOT = (
     "sys.path[:] = pipe.recv(); from pinprobe.probes.measuring_server import serve; serve(pipe, int(sys.argv[2]))"
 )
 _PATIENCE_SECONDS = 5.0
+_PULSE_SECONDS = 0.2
 
 
 class MeasuringChild:
@@ -46,17 +47,13 @@ class MeasuringChild:
         self._oom_kills = read_oom_kills(THIS_HOST)
         self._pipe, theirs = Pipe()
         with theirs:
-            command = [sys.executable, "-c", _BOOT, str(theirs.fileno()), str(os.getpid())]
-            # Ctrl-C reaches the child too. It ignores that once it runs; until then the signal is held back, and the
-            # child is born with it held back.
-            mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
-            try:
-                # Whatever an allocator prints goes to stderr: stdout is data.
-                self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], close_fds=True
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            # Isolated, so that nothing in the current folder or the environment is run before our own path arrives. A
+            # session of its own: Ctrl-C comes to us alone, and what an allocator starts can be ended with it.
+            command = [sys.executable, "-I", "-c", _BOOT, str(theirs.fileno()), str(os.getpid())]
+            # Whatever an allocator prints goes to stderr: stdout is data.
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=2, pass_fds=[theirs.fileno()], start_new_session=True
+            )
         try:
             self._send(list(sys.path))
             self.notes: tuple[str, ...] = self._call("start", _pickled(allocator))
@@ -89,7 +86,8 @@ class MeasuringChild:
     def kill(self) -> None:
         """End the process at once and wait until the kernel has its memory back."""
         self._pipe.close()
-        self._process.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
     def __enter__(self) -> MeasuringChild:
@@ -109,6 +107,10 @@ class MeasuringChild:
     def _call(self, method: str, *arguments: object) -> Any:
         self._send((method, arguments))
         try:
+            while not self._pipe.poll(_PULSE_SECONDS):
+                # What an allocator forked may hold the other end open when the process itself is long gone.
+                if self._process.poll() is not None and not self._pipe.poll(0):
+                    raise self._death()
             outcome, value = self._pipe.recv()
         except (EOFError, OSError):
             raise self._death() from None

@@ -15,8 +15,8 @@ from typing import Any, cast
 from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.allocators.pageable import Pageable
 from pinprobe.probes.cost import Cost
-from pinprobe.probes.counters import read_mapped
-from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, PinprobeError, in_one_line
+from pinprobe.probes.counters import read_mapped, read_statm
+from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, PinprobeError, in_one_line, printable
 from pinprobe.probes.host_tree import THIS_HOST
 from pinprobe.probes.measure import Measurer
 from pinprobe.probes.reading import Unreadable
@@ -24,36 +24,50 @@ from pinprobe.probes.reading import Unreadable
 _PR_SET_PDEATHSIG = 1
 # The inaccessible pages around a block, of 64 KiB at the most, and the rounding of the ask to such pages.
 _GUARDS_BYTES = 4 * 2**16
+# What the interpreter itself may take for its readings, and does not count as taken by an allocator.
+_INTERPRETER_BYTES = 2**20
 
 
 def serve(pipe: Connection, parent_pid: int) -> None:
     """Answer calls until the pipe ends."""
     _tie_to_parent(parent_pid)
+    os.set_inheritable(pipe.fileno(), False)  # what an allocator starts must not hold our end of the pipe open
     server = _Server()
     with contextlib.suppress(EOFError, OSError):
         while True:
             method, arguments = pipe.recv()
+            answer = _answer(server, method, arguments)
             try:
-                answer: tuple[str, object] = ("returned", getattr(server, method)(*arguments))
-            except PinprobeError as error:
-                answer = ("raised", error)
-            except Exception as error:  # noqa: BLE001  # an allocator is foreign code and may raise anything
-                answer = ("raised", AllocationFailed(in_one_line(error)))
-            pipe.send(answer)
+                pipe.send(answer)
+            except (TypeError, AttributeError, pickle.PicklingError) as error:  # a foreign exception may hold anything
+                pipe.send(("raised", AllocationFailed(in_one_line(error))))
     # No interpreter shutdown: a foreign library's destructors may hang, and the kernel takes everything back anyway.
     os._exit(0)
+
+
+def _answer(server: _Server, method: str, arguments: tuple[object, ...]) -> tuple[str, object]:
+    try:
+        return "returned", getattr(server, method)(*arguments)
+    except AllocationFailed as error:
+        # Rebuilt, since a foreign one may be of a class of its own, and its words may be of many lines.
+        lines = str(error).strip().splitlines() or ["it gave no reason"]
+        return "raised", AllocationFailed(printable(lines[0]), bool(error.no_address_space))
+    except PinprobeError as error:
+        return "raised", error
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # foreign code may raise anything
+        return "raised", AllocationFailed(in_one_line(error))
 
 
 def _tie_to_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the kernel was told
         os._exit(1)
-    # Ctrl-C reaches the whole group; the parent decides, and its death or its `kill` is the end here.
+    # The parent decides, and its death or its `kill` is the end here. Of the terminal's signals none comes to a session
+    # of its own; this is for those that are sent by hand.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
 
 class _Server:
@@ -67,16 +81,37 @@ class _Server:
         allocator: Allocator = pickle.loads(pickled_allocator)
         self._allocator = allocator
         self._measurer = Measurer(THIS_HOST)
-        return allocator.notes()
+        notes: object = allocator.notes()
+        self._resident_when_ready = read_statm(THIS_HOST)
+        return tuple(map(printable, notes)) if isinstance(notes, (tuple, list)) else (printable(notes),)
 
     def measure(self, asked_bytes: int, limit_bytes: int | None, control: bool) -> Cost:
         self.release()
         allocator: Allocator | None = Pageable() if control else self._allocator
         if allocator is None:
             raise CouldNotMeasure("the measuring process was not started with an allocator")
-        bounded = allocator if limit_bytes is None else cast(Allocator, _Bounded(allocator, limit_bytes))
+        if limit_bytes is None:
+            self._held, cost = self._measurer.measure(allocator, asked_bytes)
+            return cost
+        room = limit_bytes - self._taken()
+        if asked_bytes > room:
+            words = f"{asked_bytes:,} B beside the {limit_bytes - room:,} B that are still held pass the limit"
+            raise AllocationFailed(words, no_address_space=True)
+        bounded = cast(Allocator, _Bounded(allocator, room))
         self._held, cost = self._measurer.measure(bounded, asked_bytes)
+        if self._taken() > limit_bytes + _INTERPRETER_BYTES:
+            # Memory that was mapped before can be made resident without a mapping that the kernel could refuse.
+            self.release()
+            raise CouldNotMeasure(f"{allocator.name} took {self._taken():,} B where {limit_bytes:,} B were allowed")
         return cost
+
+    def _taken(self) -> int:
+        """How much more is resident than when the allocator was ready: what is held, kept, leaked or freed late."""
+        now, ready = read_statm(THIS_HOST), self._resident_when_ready
+        if isinstance(now, Unreadable) or isinstance(ready, Unreadable):
+            raise CouldNotMeasure(f"the limit can't be kept: {now if isinstance(now, Unreadable) else ready}")
+        taken = now.bytes - ready.bytes
+        return taken if taken > _INTERPRETER_BYTES else 0
 
     def release(self) -> None:
         held, self._held = self._held, None
@@ -111,7 +146,10 @@ class _Bounded:
         resource.setrlimit(resource.RLIMIT_AS, (soft, before[1]))
         try:
             return self._allocator.allocate(asked_bytes)
-        except MemoryError:
-            raise AllocationFailed(f"no room for {asked_bytes:,} B under the limit", no_address_space=True) from None
+        except AllocationFailed as error:
+            if error.no_address_space and soft != wanted:
+                # Not our limit but the one this process was started with: that is no planned end of a walk.
+                raise AllocationFailed(f"{error} under RLIMIT_AS (`ulimit -v` of this shell)") from None
+            raise
         finally:
             resource.setrlimit(resource.RLIMIT_AS, before)

@@ -58,6 +58,8 @@ class OwnMapping:
         access = mmap.PROT_READ | mmap.PROT_WRITE
         if _libc.mmap(self.address, size_bytes, access, flags | _MAP_FIXED, descriptor, 0) == _MAP_FAILED:
             failure = _mapping_refused(size_bytes)
+            if flags & _MAP_HUGETLB:  # then it is the pool that has no pages, whatever the address space has
+                failure = AllocationFailed(str(failure))
             self.unmap()
             raise failure
 

@@ -16,6 +16,7 @@ class PointState(str, Enum):
 
     MEASURED = "measured"
     BROKEN = "broken promise"
+    DISPUTED = "disputed"
     FAILED = "failed"
     PREDICTED = "predicted"
     NOT_MEASURED = "not measured"
@@ -27,7 +28,8 @@ class Point:
 
     `block` and `resident` are the bytes of the block that serves it: read from the kernel where `state` is measured,
     from the inferred rule where it is predicted (there `resident` is `Unreadable`), else `Unreadable`. A
-    failed point was tried: its allocator said no, or its process was killed, as `reason` says.
+    failed point was tried: its allocator said no, or its process was killed, as `reason` says. Of a disputed one the
+    sources disagree on what it took.
     `served_from_slots` is the smaller count whose kept block served this one for nothing. `cost` is this very request,
     also where it cost nothing.
     """
@@ -89,9 +91,9 @@ class Sweep:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the measured points say that a block is what was asked, to the page."""
+        """Whether the measured points say that a block is what was asked, to the page, and leave no other rule open."""
         fitting = self.inference.fitting
-        return bool(fitting) and isinstance(fitting[0], WholePages)
+        return len(fitting) == 1 and isinstance(fitting[0], WholePages) and self.slot_bytes >= self.page_size_bytes
 
     @property
     def shortfalls(self) -> list[str]:
@@ -104,10 +106,11 @@ class Sweep:
 
     @property
     def exit_code(self) -> int:
-        """1 where a promise was broken, 3 where not all was measured that could have been, else 0."""
+        """1 where a promise was broken; 3 where not all was measured that could be, or sources disagree; else 0."""
         if self.broken_promises:
             return 1
-        return 3 if self.ended or self.control_fault else 0
+        is_disputed = any(point.state is PointState.DISPUTED for point in self.points)
+        return 3 if self.ended or self.control_fault or is_disputed else 0
 
 
 def infer_from_points(points: tuple[Point, ...] | list[Point], page_size_bytes: int) -> Inference:

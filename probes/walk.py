@@ -21,7 +21,7 @@ from typing import Protocol
 from pinprobe.probes.allowance import Allowance
 from pinprobe.probes.control import control_fault
 from pinprobe.probes.cost import Cost
-from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure
+from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, in_one_line
 from pinprobe.probes.reading import Reading, Unreadable
 from pinprobe.probes.rules import Inference, infer_rule
 from pinprobe.probes.sweep import Point, PointState, Sweep, infer_from_points
@@ -165,7 +165,7 @@ class _Walk:
         try:
             # Tried with the old block still kept, though a new one might not fit beside it: the kernel refuses that at
             # no cost, and only so is a block seen that the cache hands out and should not.
-            return bench.measure(asked, allowance.bytes - held)
+            return bench.measure(asked, allowance.bytes)
         except AllocationFailed as error:
             refused = error
         if self.kept is not None:
@@ -187,7 +187,7 @@ class _Walk:
         if isinstance(cost.resident, Unreadable):
             raise CouldNotMeasure(f"what {slots} slots took is {cost.resident}")
         kept = self.kept
-        served = classify(cost, kept.address if kept else None)
+        served = classify(cost, kept.address if kept else None, kept.block if kept else None)
         whole_pages = -(-asked // self.page_size_bytes) * self.page_size_bytes
         is_exact_step = (
             served is Served.NEW_BLOCK and isinstance(cost.block, Reading) and cost.block.bytes == whole_pages
@@ -195,11 +195,16 @@ class _Walk:
         self.exact_streak = self.exact_streak + 1 if is_exact_step else 0
         if served is Served.KEPT_BLOCK and kept is not None:
             return Point(slots, asked, PointState.MEASURED, kept.block, kept.resident, kept.slots, cost)
-        if kept is None or cost.address != kept.address or served is Served.NEW_BLOCK:
-            self._take(slots, cost, cost.resident)
         if served is Served.BROKEN_PROMISE and isinstance(cost.block, Reading):
+            if kept is None or cost.address != kept.address:
+                self._take(slots, cost, cost.resident)
             reason = f"handed a block of {cost.block.bytes:,} B to a request for {asked:,} B"
             return Point(slots, asked, PointState.BROKEN, cost.block, cost.block_resident, None, cost, reason)
+        if cost.fault is not None:
+            self.kept = None
+            unknown = Unreadable(cost.fault)
+            return Point(slots, asked, PointState.DISPUTED, unknown, unknown, None, cost, cost.fault)
+        self._take(slots, cost, cost.resident)
         return Point(slots, asked, PointState.MEASURED, cost.block, cost.resident, None, cost)
 
     def _take(self, slots: int, cost: Cost, resident: Reading) -> None:
@@ -218,18 +223,20 @@ class Served(Enum):
     BROKEN_PROMISE = "a block smaller than the request"
 
 
-def classify(cost: Cost, kept_address: int | None) -> Served:
+def classify(cost: Cost, kept_address: int | None, kept_block: Reading | None) -> Served:
     """Tell a request that the kept block served from one that took a new block.
 
     The same address and no growth are not enough for a hit: a block smaller than the ask shows both, and would draw a
-    perfect, false staircase. So the kernel's word on the block comes first; without it nothing is called a hit.
+    perfect, false staircase. So the kernel's word on the block comes first; without it nothing is called a hit, and
+    neither is a block that has changed its size.
     """
     if isinstance(cost.block, Unreadable):
         return Served.NEW_BLOCK
     if cost.block.bytes < cost.asked_bytes:
         return Served.BROKEN_PROMISE
     no_growth = isinstance(cost.resident, Reading) and cost.resident.within(0)
-    return Served.KEPT_BLOCK if no_growth and cost.address == kept_address else Served.NEW_BLOCK
+    is_same = cost.address == kept_address and cost.block == kept_block
+    return Served.KEPT_BLOCK if no_growth and is_same else Served.NEW_BLOCK
 
 
 def _more_than_allowed(wanted_bytes: int, allowance: Allowance) -> str:
@@ -267,8 +274,8 @@ def walk(
     except KeyboardInterrupt as interrupt:
         ended = str(interrupt) or "interrupted"
         under_way.under_trial = None  # it did not fail: nobody knows what it would have taken
-    except CouldNotMeasure as error:
-        ended = str(error)
+    except (CouldNotMeasure, OSError) as error:  # no more descriptors or processes end a walk too
+        ended = str(error) if isinstance(error, CouldNotMeasure) else in_one_line(error)
     return Sweep(
         allocator=allocator,
         notes=under_way.notes,

@@ -24,8 +24,8 @@ MUTANTS = {
     ),
     "the address check of a hit": (
         "probes/walk.py",
-        "if no_growth and cost.address == kept_address",
-        "if no_growth",
+        "is_same = cost.address == kept_address and cost.block == kept_block",
+        "is_same = cost.block == kept_block",
         "tests/probes/test_walk.py::test_a_hit_needs_the_address_no_growth_and_a_block_that_holds_the_ask",
     ),
     "the control of a sweep": (

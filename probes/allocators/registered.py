@@ -14,7 +14,7 @@ from __future__ import annotations
 import ctypes
 import os
 import weakref
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from threading import Barrier
 from typing import TYPE_CHECKING, Protocol
@@ -95,6 +95,8 @@ class RegisteredMemory:
         """
         import torch
 
+        if asked_bytes > self.size_bytes:
+            raise AllocationFailed(f"a tensor of {asked_bytes:,} B does not fit into {self.size_bytes:,} B")
         holder = (ctypes.c_ubyte * asked_bytes).from_address(self.address)
         holder.owner = self  # type: ignore[attr-defined]  # the buffer that torch keeps alive keeps us alive
         return torch.frombuffer(holder, dtype=torch.uint8)
@@ -102,10 +104,21 @@ class RegisteredMemory:
 
 def _undo(mapping: OwnMapping, starts: list[int], registrar: Registrar) -> None:
     try:
-        for start in starts:
-            registrar.unregister(start)
+        _unregister_all(starts, registrar)
     finally:
         mapping.unmap()
+
+
+def _unregister_all(starts: list[int], registrar: Registrar) -> None:
+    """Let go of every registration, also where one of them can't be; then raise what was said, all of it."""
+    failures = []
+    for start in starts:
+        try:
+            registrar.unregister(start)
+        except AllocationFailed as error:
+            failures.append(str(error))
+    if failures:
+        raise AllocationFailed("; ".join(failures))
 
 
 def register_whole(mapping: OwnMapping, pieces: list[tuple[int, int]], registrar: Registrar) -> None:
@@ -116,11 +129,10 @@ def register_whole(mapping: OwnMapping, pieces: list[tuple[int, int]], registrar
             registrar.register(mapping.address + offset, size)
             done.append(mapping.address + offset)
     except BaseException as failure:
-        for start in done:
-            try:
-                registrar.unregister(start)
-            except AllocationFailed as worse:
-                raise AllocationFailed(f"{failure}; and then: {worse}") from failure
+        try:
+            _unregister_all(done, registrar)
+        except AllocationFailed as worse:
+            raise AllocationFailed(f"{failure}; and then: {worse}") from failure
         raise
 
 
@@ -138,7 +150,10 @@ class Touchers:
         def populate(offset: int) -> None:
             mapping.populate(offset, min(_PIECE_BYTES, mapping.size_bytes - offset))
 
-        list(self._pool.map(populate, range(0, mapping.size_bytes, _PIECE_BYTES)))
+        pieces = [self._pool.submit(populate, offset) for offset in range(0, mapping.size_bytes, _PIECE_BYTES)]
+        wait(pieces)  # all of them, before a failure of one lets the caller unmap what others still touch
+        for piece in pieces:
+            piece.result()
 
 
 class Registered(Uncached):

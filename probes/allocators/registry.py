@@ -5,8 +5,10 @@ To add one here, write a file beside this one and a line in `_OWN`.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
+import sys
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 
@@ -72,10 +74,12 @@ def check_name(name: str) -> None:
 
 def _prepare(name: str, largest_bytes: int) -> Allocator:
     try:
-        return _load(name).prepare(largest_bytes)
+        # A foreign class may print; stdout is data.
+        with contextlib.redirect_stdout(sys.stderr):
+            return _load(name).prepare(largest_bytes)
     except PinprobeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if name in _OWN:
             raise
         # Foreign code: whatever it raises, the answer is that this one is not to be had.
@@ -83,7 +87,11 @@ def _prepare(name: str, largest_bytes: int) -> Allocator:
 
 
 def _theirs() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group=ENTRY_POINT_GROUP) if entry.name not in _OWN}
+    return {
+        entry.name: entry
+        for entry in entry_points(group=ENTRY_POINT_GROUP)
+        if entry.name.isprintable() and entry.name not in _OWN
+    }
 
 
 def _load(name: str) -> type[Allocator]:
@@ -94,7 +102,7 @@ def _load(name: str) -> type[Allocator]:
     entry = _theirs()[name]
     try:
         loaded: type[Allocator] = entry.load()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = f"the allocator {name} ({entry.value}) can't be loaded: {in_one_line(error)}"
         raise AllocatorUnavailable(reason) from error
     missing = [part for part in _PARTS if not hasattr(loaded, part)]

@@ -15,7 +15,7 @@ from pathlib import Path
 from pinprobe.probes.allocators.torch_host_build import HEADERS, TRIED_RELEASES, find_or_build
 from pinprobe.probes.allocators.torch_settings import SETTINGS_NAMES, notes_on_settings
 from pinprobe.probes.cache_folder import cache_folder
-from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable, CouldNotMeasure
+from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable, CouldNotMeasure, in_one_line
 from pinprobe.probes.installed_torch import find_installed_torch
 from pinprobe.probes.measuring_child import MeasuringChild
 from pinprobe.probes.reading import Reading, Unreadable
@@ -82,6 +82,8 @@ class TorchHost:
             raise AllocatorUnavailable(
                 f"torch's allocator compiled but does not run here: {error}", "use `--allocator mlock`"
             ) from None
+        except OSError as error:
+            raise AllocatorUnavailable(f"torch's allocator can't be built: {in_one_line(error)}") from None
 
     @cached_property
     def _library(self) -> _Library:

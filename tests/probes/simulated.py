@@ -101,7 +101,7 @@ class SimulatedBench:
         if self.kept.get(size_class):
             self.held = self.kept[size_class].pop()
             return cost_of(asked_bytes, grown=0, block=self.held[1], address=self.held[0])
-        if limit_bytes is not None and block > limit_bytes:
+        if limit_bytes is not None and self.mapped + block > limit_bytes:
             raise AllocationFailed("simulated: mmap failed", no_address_space=True)
         self.held = (self.next_address, block)
         self.next_address += block + PAGE

@@ -26,6 +26,7 @@ from tests.probes.simulated import (
 
 SLOT = 154_927_104
 PLENTY = Allowance(2**50, "the test")
+BLOCK = Reading(4096, "mapping")
 
 
 def swept(
@@ -147,11 +148,12 @@ def test_blocks_smaller_than_their_requests_are_broken_promises_and_no_staircase
 
 
 def test_a_hit_needs_the_address_no_growth_and_a_block_that_holds_the_ask() -> None:
-    assert classify(cost_of(100, grown=0, block=4096, address=0x10), 0x10) is Served.KEPT_BLOCK
-    assert classify(cost_of(100, grown=0, block=4096, address=0x20), 0x10) is Served.NEW_BLOCK
-    assert classify(cost_of(100, grown=4096, block=4096, address=0x10), 0x10) is Served.NEW_BLOCK
-    assert classify(cost_of(5000, grown=0, block=4096, address=0x10), 0x10) is Served.BROKEN_PROMISE
-    assert classify(cost_of(100, grown=0, block=None, address=0x10), 0x10) is Served.NEW_BLOCK
+    assert classify(cost_of(100, grown=0, block=4096, address=0x10), 0x10, BLOCK) is Served.KEPT_BLOCK
+    assert classify(cost_of(100, grown=0, block=4096, address=0x20), 0x10, BLOCK) is Served.NEW_BLOCK
+    assert classify(cost_of(100, grown=4096, block=4096, address=0x10), 0x10, BLOCK) is Served.NEW_BLOCK
+    assert classify(cost_of(5000, grown=0, block=4096, address=0x10), 0x10, BLOCK) is Served.BROKEN_PROMISE
+    assert classify(cost_of(100, grown=0, block=8192, address=0x10), 0x10, BLOCK) is Served.NEW_BLOCK
+    assert classify(cost_of(100, grown=0, block=None, address=0x10), 0x10, BLOCK) is Served.NEW_BLOCK
 
 
 def test_each_point_in_a_fresh_process_gives_the_same_blocks_and_touches_them_all() -> None:

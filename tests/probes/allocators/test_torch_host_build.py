@@ -339,7 +339,9 @@ def _pretend_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
 
 def test_without_torch_what_brings_it_is_named(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_host_build, "find_installed_torch", lambda: Unreadable("torch is not installed"))
-    assert _unavailable() == ("torch is not installed; `pip install torch` into this environment brings PyTorch's own allocator")
+    assert _unavailable() == (
+        "torch is not installed; `pip install torch` into this environment brings PyTorch's own allocator"
+    )
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.8.0", "2.8.0+cu126"])
