@@ -53,9 +53,9 @@ def _column(point: Point, top: int, marks: dict[str, str]) -> list[str]:
     beyond = {PointState.MEASURED: "measured", PointState.PREDICTED: "predicted", PointState.BROKEN: "broken"}
     mark = marks[beyond[point.state]] if point.state in beyond else " "
     asked_rows = max(1, round(point.asked_bytes * _HEIGHT / top))
-    # What lies beyond the ask is rounded by itself: rounding both would now and then show a row where there is nothing.
-    beyond_rows = round((_block(point) - point.asked_bytes) * _HEIGHT / top)
-    block_rows = asked_rows + beyond_rows
+    block_rows = round(_block(point) * _HEIGHT / top)
+    if round(abs(_block(point) - point.asked_bytes) * _HEIGHT / top) == 0 and _block(point):
+        asked_rows = block_rows = max(1, block_rows)  # what is less than half a row apart is drawn as the same
     if point.state is PointState.BROKEN:
         # The block ends below the ask: what lies between is memory that was never given.
         return [marks["asked"] if row < block_rows else mark if row < asked_rows else " " for row in range(_HEIGHT)]

@@ -136,7 +136,7 @@ def _is_guard(tree: HostTree, address: int, pid: int | str) -> bool:
 def read_residency(
     tree: HostTree, address: int, size_bytes: int = 1, pid: int | str = "self"
 ) -> MappingResidency | Unreadable:
-    """Read what smaps says of the mapping that covers `address`, and of those that begin within `size_bytes` from it."""
+    """Read what smaps says of the mapping that covers `address` and of those that begin within `size_bytes` of it."""
     text = tree.text(f"/proc/{pid}/smaps")
     if isinstance(text, Unreadable):
         return text

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
+from pinprobe.probes.allocators.registry import prepare_allocator
 from pinprobe.probes.allowance import Allowance
-from pinprobe.probes.errors import AllocationFailed, ChildDied
+from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable, ChildDied
 from pinprobe.probes.measuring_child import MeasuringChild
 from pinprobe.probes.reading import Reading
 from pinprobe.probes.sweep import PointState, Sweep
@@ -135,3 +136,18 @@ def test_what_is_honest_is_still_measured() -> None:
         cost = child.measure(SLOT)
     assert cost.fault is None
     assert isinstance(cost.block, Reading)
+
+
+def test_a_kept_block_is_served_beside_which_nothing_new_would_fit() -> None:
+    # The real child and the real cache: 128 MiB kept of 150 that may be taken, and 110 asked of it.
+    try:
+        allocator = prepare_allocator("torch-host", MIB).allocator
+    except AllocatorUnavailable as error:
+        pytest.skip(str(error))
+    with MeasuringChild(allocator) as child:
+        first = child.measure(100 * MIB, 150 * MIB)
+        child.release()
+        again = child.measure(110 * MIB, 150 * MIB)
+    assert again.address == first.address
+    assert isinstance(again.resident, Reading)
+    assert again.resident.within(0)

@@ -218,3 +218,11 @@ def test_the_streak_before_sampling_is_short() -> None:
     bench = SimulatedBench(exact, caches=False)
     swept(bench, range(1, 1001))
     assert len(bench.asked) <= EXACT_STREAK + 10
+
+
+def test_what_a_kept_block_serves_is_free_also_where_nothing_new_would_fit_beside_it() -> None:
+    # 55 slots ask for 7.9 GiB while 8 GiB are kept, of 13 that may be taken: served from there, nothing touched anew.
+    bench = SimulatedBench(power_of_two)
+    sweep = swept(bench, range(1, 64), allowed=13 * 2**30)
+    assert sweep.touched_bytes == int(15.75 * 2**30)
+    assert {point.slots: point for point in sweep.points}[55].served_from_slots == 28

@@ -204,10 +204,10 @@ class TestWithTheDriver:
         torch.zeros(10, device="cuda")
         before = mappings()
 
-        def beyond_the_end(size: int, *_: object) -> list[tuple[int, int]]:
-            return [(0, 2 * MIB), (2 * MIB, 2 * MIB), (size + 64 * MIB, 2 * MIB)]
+        def into_the_guard(size: int, *_: object) -> list[tuple[int, int]]:
+            return [(0, 2 * MIB), (2 * MIB, 2 * MIB), (size, PAGE)]
 
-        monkeypatch.setattr("pinprobe.probes.allocators.registered.cut", beyond_the_end)
+        monkeypatch.setattr("pinprobe.probes.allocators.registered.cut", into_the_guard)
         with pytest.raises(AllocationFailed, match=r"CUDA_ERROR_[A-Z_]+ \(\d+\)"):
             allocator.allocate(8 * MIB, slot_bytes=2 * MIB)
         assert mappings() <= before
