@@ -62,8 +62,8 @@ def _tie_to_parent(parent_pid: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:  # it died before the kernel was told
         os._exit(1)
-    # The parent decides, and its death or its `kill` is the end here. Of the terminal's signals none comes to a session
-    # of its own; this is for those that are sent by hand.
+    # The parent decides, and its death or its `kill` is the end here. The terminal's signals do not come
+    # here, since the process leads a group of its own; this is for those that are sent by hand.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     with contextlib.suppress(OSError):
