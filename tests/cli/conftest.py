@@ -7,9 +7,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -104,6 +105,17 @@ class Pinprobe:
         assert "fault of pinprobe itself" not in lines[0], lines[0]
         assert (done.returncode, done.stdout) == (exit_code, ""), lines[0]
         return lines[0]
+
+
+@pytest.fixture(autouse=True)
+def _signals_that_reach_what_is_started() -> Iterator[None]:
+    """Undo, for what a test starts, that a script's background job or nohup has signals ignored: that is inherited."""
+    ignored = [number for number in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, signal.SIG_DFL)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
 
 
 @pytest.fixture(scope="session")
