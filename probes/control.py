@@ -10,6 +10,14 @@ from pinprobe.probes.reading import Unreadable
 _WIDEST_BAR = 0.02
 
 
+def margin_bytes(asked_bytes: int, page_size_bytes: int) -> int:
+    """Return how far a reading may be off without meaning anything: pages that the interpreter takes meanwhile.
+
+    Some pages, but never more than a fiftieth of the ask; for large asks half of the last decimal that is shown.
+    """
+    return max(asked_bytes // 2000, min(4 * page_size_bytes, asked_bytes // 50))
+
+
 def control_fault(control: Cost | None, page_size_bytes: int) -> str | None:
     """Say why the control voids the run, or None where it reads 1.000 within its error bar.
 
@@ -25,8 +33,7 @@ def control_fault(control: Cost | None, page_size_bytes: int) -> str | None:
             f"the error bar of ±{control.resident.error_bytes:,} B is too wide for {control.asked_bytes:,} B;"
             f" ask for {int(control.resident.error_bytes / _WIDEST_BAR):,} B or more"
         )
-    # Half of the last decimal of 1.000: a page that the interpreter took meanwhile voids no run.
-    if not control.resident.within(expected, control.asked_bytes // 2000):
+    if not control.resident.within(expected, margin_bytes(control.asked_bytes, page_size_bytes)):
         took, bar = control.resident.bytes, control.resident.error_bytes
         ratio = took / control.asked_bytes
         return (

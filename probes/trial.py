@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pinprobe.probes.allowance import Allowance
-from pinprobe.probes.control import control_fault
+from pinprobe.probes.control import control_fault, margin_bytes
 from pinprobe.probes.cost import Cost
 from pinprobe.probes.errors import CouldNotMeasure
 from pinprobe.probes.reading import Reading
@@ -107,8 +107,7 @@ def _judge(trial: Trial) -> Verdict:
         if kept
         else "the same request again costs it anew"
     )
-    # Half of the last decimal that is shown: a thread's stack or a runtime's page beside gibibytes changes no verdict.
-    margin = asked // 2000
+    margin = margin_bytes(asked, trial.page_size_bytes)
     if pinned.resident.within(whole_pages, margin):
         return Verdict(0, f"For this size {trial.allocator} takes what is asked, to the page; {repeat}.")
     if isinstance(pinned.block, Reading) and pinned.resident.within(pinned.block.bytes, margin):

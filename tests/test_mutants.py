@@ -36,7 +36,7 @@ MUTANTS = {
     ),
     "the control of a probe": (
         "probes/control.py",
-        "if not control.resident.within(expected, control.asked_bytes // 2000):",
+        "if not control.resident.within(expected, margin_bytes(control.asked_bytes, page_size_bytes)):",
         "if False:",
         "tests/probes/test_trial.py::test_a_control_that_lies_by_five_per_cent_makes_the_probe_invalid",
     ),

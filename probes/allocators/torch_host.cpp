@@ -125,6 +125,17 @@ HostAllocator& allocator() {
   return *instance;
 }
 
+// All blocks, in use or kept. Up to torch 2.9 that is called reserved_bytes, and allocated_bytes are those in use alone.
+template <typename Stats>
+auto bytes_of_all_blocks(const Stats& stats, int) -> decltype(int64_t{stats.reserved_bytes.current}) {
+  return stats.reserved_bytes.current;
+}
+
+template <typename Stats>
+int64_t bytes_of_all_blocks(const Stats& stats, long) {
+  return stats.allocated_bytes.current;
+}
+
 const pid_t owner = getpid();
 
 template <typename Work>
@@ -173,7 +184,7 @@ int pinprobe_empty_cache(char* error, size_t error_size) {
 
 // The allocator's own account: bytes of all its blocks, in use or kept. A second source beside the kernel's.
 int pinprobe_allocated_bytes(int64_t* bytes, char* error, size_t error_size) {
-  return guarded(error, error_size, [&] { *bytes = allocator().getStats().allocated_bytes.current; });
+  return guarded(error, error_size, [&] { *bytes = bytes_of_all_blocks(allocator().getStats(), 0); });
 }
 
 // The settings this torch took from the environment, and the keys its common allocator knows, comma-separated.

@@ -27,8 +27,8 @@ from pinprobe.probes.reading import Unreadable
 
 #: The template takes the four overrides that the source gives it from this release on.
 OLDEST_RELEASE = (2, 9)
-#: Releases that the test suite was run with. Others are accepted once their build has run, and say so.
-TRIED_RELEASES = ((2, 13), (2, 14))
+#: Releases that the tests of this allocator were run with. Others are accepted once their build has run, and say so.
+TRIED_RELEASES = ((2, 9), (2, 13), (2, 14))
 
 HEADERS = ("ATen/core/CachingHostAllocator.h", "c10/core/AllocatorConfig.h")
 _SOURCE = Path(__file__).with_name("torch_host.cpp")

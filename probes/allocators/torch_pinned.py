@@ -113,7 +113,9 @@ class TorchPinned:
         stats = getattr(self._torch.cuda, "host_memory_stats", None)
         if stats is None or not self.accelerator.startswith("cuda"):
             return None
-        account = stats().get("allocated_bytes.current")
+        told = stats()
+        # Up to torch 2.9 all blocks are reserved_bytes, and allocated_bytes those in use alone.
+        account = told.get("reserved_bytes.current", told.get("allocated_bytes.current"))
         return None if account is None else int(account)
 
 

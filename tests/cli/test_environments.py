@@ -122,7 +122,7 @@ def test_a_sweep_of_mlock_measures_up_to_the_limit_and_then_names_it(unprivilege
 
 def test_mlock_within_the_limit_works_for_anyone(unprivileged: Pinprobe) -> None:
     trial = unprivileged.json("probe", "--bytes", "4MiB", "--allocator", "mlock")
-    assert trial["pinned"]["ratio"] == 1.0
+    assert trial["pinned"]["ratio"] == pytest.approx(1, abs=0.002)
     assert trial["pinned"]["block_locked"]["bytes"] == 4 * 2**20
 
 
@@ -133,7 +133,8 @@ def test_a_soft_limit_that_the_user_can_raise_himself_has_the_remedy_that_does(u
     remedy = re.search(r"`(ulimit -l \d+)` in this shell", line)
     assert remedy is not None, line
     raised = soft.under("bash" if shutil.which("bash") else "sh", "-c", f'{remedy[1]} && exec "$@"', "sh")
-    assert raised.json("probe", "--bytes", "6MiB", "--allocator", "mlock")["pinned"]["ratio"] == 1.0
+    trial = raised.json("probe", "--bytes", "6MiB", "--allocator", "mlock")
+    assert trial["pinned"]["ratio"] == pytest.approx(1, abs=0.002)
 
 
 def test_torch_host_touches_where_it_may_not_lock_and_says_so(torch_host: Pinprobe, unprivileged: Pinprobe) -> None:

@@ -26,7 +26,7 @@ _AMOUNTS = {"resident", "second", "block", "block_resident", "block_locked", "me
 
 def test_torch_host_costs_a_power_of_two_and_the_same_again_costs_nothing(torch_host: Pinprobe) -> None:
     trial = torch_host.json("probe", "--bytes", "5MiB", "--allocator", "torch-host")
-    assert trial["control"]["ratio"] == 1.0
+    assert trial["control"]["ratio"] == pytest.approx(1, abs=0.002)
     assert trial["pinned"]["ratio"] == 1.6
     assert trial["again"]["ratio"] == 0.0
     assert trial["pinned"]["address"] == trial["again"]["address"]
@@ -86,7 +86,7 @@ def test_the_bound_that_is_given_is_kept_to(pinprobe: Pinprobe) -> None:
 def test_a_block_beyond_the_bound_ends_the_probe_with_the_control_kept(torch_host: Pinprobe) -> None:
     # The ask fits and its block, a power of two, does not: the kernel refuses it before a page is taken.
     trial = torch_host.json("probe", "--bytes", "70MiB", "--at-most", "80MiB", "--allocator", "torch-host", exit_code=3)
-    assert trial["control"]["ratio"] == 1.0
+    assert trial["control"]["ratio"] == pytest.approx(1, abs=0.002)
     assert trial["pinned"] is None
     assert "134217728" in trial["ended"].replace(",", "")
 

@@ -95,3 +95,11 @@ def test_a_failure_keeps_the_rows_before_it() -> None:
     assert trial.control is not None
     assert (trial.pinned, trial.ended) == (None, "simulated: no")
     assert trial.verdict.exit_code == 3
+
+
+@pytest.mark.parametrize("asked", [64 * 1024, 1_000_000, 5 * 2**20, ASKED])
+def test_some_pages_of_the_interpreter_s_void_no_run_and_five_per_cent_do(asked: int) -> None:
+    few = min(4 * PAGE, asked // 50)
+    assert control_fault(cost_of(asked, grown=exact(asked) + few), PAGE) is None
+    assert control_fault(cost_of(asked, grown=int(exact(asked) * 1.05)), PAGE) is not None
+    assert control_fault(cost_of(asked, grown=int(exact(asked) * 0.95)), PAGE) is not None

@@ -124,7 +124,7 @@ def test_release_unregisters_before_it_unmaps_and_may_be_called_twice(kind: type
 
 
 def test_a_tensor_and_its_views_keep_the_memory_and_the_last_of_them_lets_it_go() -> None:
-    torch = pytest.importorskip("torch")
+    torch = pytest.importorskip("torch", exc_type=ImportError)
     allocator, double = with_double()
     tensor = allocator.allocate(3_000_000).tensor(3_000_000)
     view = tensor[1_000_000:2_000_000].view(torch.int32)
@@ -151,7 +151,7 @@ class TestWithTheDriver:
 
     @pytest.fixture
     def torch(self):  # type: ignore[no-untyped-def]
-        torch = pytest.importorskip("torch")
+        torch = pytest.importorskip("torch", exc_type=ImportError)
         if not torch.cuda.is_available():
             pytest.skip("torch has no CUDA device here")
         torch.cuda.init()

@@ -18,6 +18,7 @@ import pytest
 from pinprobe.probes.allocators import torch_host as torch_host_module
 from pinprobe.probes.allocators.allocator import Allocator
 from pinprobe.probes.allocators.torch_host import TorchHost
+from pinprobe.probes.allocators.torch_host_build import TRIED_RELEASES
 from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable, PinprobeError
 from pinprobe.probes.installed_torch import InstalledTorch, find_installed_torch
 from pinprobe.probes.measuring_child import MeasuringChild
@@ -200,7 +201,7 @@ def _notes(allocator: Allocator) -> tuple[str, ...]:
 
 
 def test_without_settings_there_is_nothing_to_note(torch_host: Allocator) -> None:
-    if _installed_torch().release not in ((2, 13), (2, 14)):
+    if _installed_torch().release not in TRIED_RELEASES:
         pytest.skip("an untried torch has its own note")
     assert _notes(torch_host) == ()
 

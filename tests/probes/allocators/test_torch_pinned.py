@@ -40,7 +40,7 @@ def test_without_a_device_torch_is_not_even_imported(monkeypatch: pytest.MonkeyP
 
 
 def test_a_device_file_without_a_usable_accelerator_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("torch")
+    pytest.importorskip("torch", exc_type=ImportError)
     monkeypatch.setattr("pinprobe.probes.allocators.torch_pinned._DEVICES", ("/dev/null",))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(AllocatorUnavailable, match="can't use an accelerator here"):
