@@ -116,11 +116,13 @@ def _cliff_line(sweep: Sweep) -> str:
 
 def _rule_line(sweep: Sweep) -> str:
     inference = sweep.inference
+    if len(inference.fitting) > 1:
+        rivals = ", or ".join(rule.words for rule in inference.fitting)
+        return f"No one rule: a block may be {rivals}; all {inference.point_count} measured points fit each."
     if inference.fitting:
-        rivals = "; ".join(rule.words for rule in inference.fitting[1:])
         return (
             f"Rule inferred: a block is {inference.fitting[0].words}; all {inference.point_count} measured points"
-            f" support it, none contradicts{f' (they leave open: {rivals})' if rivals else ''}."
+            " support it, none contradicts."
         )
     if inference.nearest is None:
         return "Rule: one block alone is too little to infer one from."

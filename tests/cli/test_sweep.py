@@ -347,3 +347,11 @@ def test_the_form_can_be_set_in_the_environment(pinprobe: Pinprobe, form: str) -
     arguments = ("sweep", "--slot-bytes", "1MiB", "--slots", "1", "--allocator", "pageable")
     starts = {"JSON": "{", "CSV": "allocator,", "MARKDOWN": "|"}
     assert pinprobe.given({f"PINPROBE_SWEEP_{form}": "1"})(*arguments).stdout.startswith(starts[form])
+
+
+def test_points_that_fit_two_rules_are_not_said_to_follow_one(torch_host: Pinprobe) -> None:
+    # Asks that are powers of two cost what was asked with either: nothing here says that the allocator is exact.
+    asked = ("sweep", "--slot-bytes", "1MiB", "--slots", "1,2,4,8", "--allocator", "torch-host")
+    said = " ".join(torch_host(*asked).stdout.split())
+    assert "No one rule: a block may be what was asked, to the page, or the next power of two" in said
+    assert "a step at every slot" not in said
