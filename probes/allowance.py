@@ -43,3 +43,9 @@ def allow(headroom: Headroom, share: float = DEFAULT_SHARE, at_most_bytes: int |
         return Allowance(at_most_bytes, "--at-most")
     of_what = f"{format_bytes(binding.available.bytes)} that {binding.name} leaves"
     return Allowance(shared, f"{share:.{0 if share >= 0.01 else 2}%} of the {of_what}")
+
+
+def allow_beside(headroom: Headroom, held_bytes: int, share: float, at_most_bytes: int | None = None) -> Allowance:
+    """Return what a measurement may hold in all, that holds `held_bytes` already: its headroom is without them."""
+    now = allow(headroom, share, at_most_bytes)
+    return Allowance(now.bytes + int(share * held_bytes), f"{now.origin}, while {held_bytes:,} B are held")

@@ -8,6 +8,7 @@ shared memory), and never more than what stands on the file LRU lists, where mlo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import PurePosixPath
 
 from pinprobe.probes.host_tree import HostTree
@@ -50,17 +51,25 @@ def read_cgroup_levels(tree: HostTree, pid: int | str = "self") -> tuple[CgroupL
         return memberships
     if isinstance(mounts, Unreadable):
         return mounts
+    found = _find_folders(memberships, mounts, pid)
+    if isinstance(found, Unreadable):
+        return found
+    version, folders = found
+    read = _read_v1 if version == 1 else _read_v2
+    return tuple(read(tree, folder) for folder in folders)
+
+
+@lru_cache(maxsize=16)  # both texts stay the same for a process's life, mostly, and are long
+def _find_folders(memberships: str, mounts: str, pid: int | str) -> tuple[int, tuple[str, ...]] | Unreadable:
+    """Return the version of the hierarchy that accounts memory, and the process's folders in it, if there is one."""
     hierarchy = _memory_hierarchy(mounts)
     if hierarchy is None:
-        return ()
+        return 0, ()
     own_path = _own_path(memberships, hierarchy.version)
     if own_path is None:
         return Unreadable(f"/proc/{pid}/cgroup names no cgroup v{hierarchy.version} for memory")
     folders = _folders(hierarchy, own_path)
-    if isinstance(folders, Unreadable):
-        return folders
-    read = _read_v1 if hierarchy.version == 1 else _read_v2
-    return tuple(read(tree, folder) for folder in folders)
+    return folders if isinstance(folders, Unreadable) else (hierarchy.version, tuple(folders))
 
 
 def _memory_hierarchy(mounts: str) -> _Hierarchy | None:

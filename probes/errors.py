@@ -3,16 +3,22 @@
 ::
 
     PinprobeError
+    ├── CheckFailed            1  a check that the user asked for does not hold
+    ├── Refused                1  a reservation that does not fit, refused before a byte was taken
     ├── BadRequest             2  a size, a range, a name or a file that can't be used
+    │   └── BadConfig             a config, with every place that has to be mended
     └── CouldNotMeasure        3  nothing was measured, or not all of it
         ├── AllocatorUnavailable  what an allocator needs is not on this machine
         │   └── NoAccelerator
         ├── AllocationFailed      an allocator said no
+        ├── BookBusy              another process holds the host's book and does not let go of it
         └── ChildDied             a measuring process ended before it answered
 
 A message is one line: what, where, and what to do next. An exception holds nothing but its arguments, so that it
 crosses the pipe between a measuring process and its parent unchanged.
 """
+
+from collections.abc import Sequence
 
 
 class PinprobeError(Exception):
@@ -25,6 +31,49 @@ class BadRequest(PinprobeError):
     """The request itself can't be carried out as it was put."""
 
     exit_code = 2
+
+
+class BadConfig(BadRequest):
+    """A config that can't be used.
+
+    `problems` has a line for each place: `file:line:column: what, and what would be right`.
+    """
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        super().__init__(tuple(problems))
+        self.problems = tuple(problems)
+
+    def __str__(self) -> str:
+        return "\n".join(self.problems)
+
+
+class CheckFailed(PinprobeError):
+    """Something that was to hold does not; the message gives both sides."""
+
+    exit_code = 1
+
+
+class Refused(PinprobeError):
+    """A reservation that does not fit. Nothing was taken.
+
+    `price_bytes` is what it would have cost, `room_bytes` what `bound` leaves, `largest_bytes` the largest request that
+    would fit now.
+    """
+
+    exit_code = 1
+
+    def __init__(self, message: str, owner: str, asked_bytes: int, price_bytes: int, room_bytes: int, bound: str,
+                 largest_bytes: int) -> None:  # fmt: skip
+        super().__init__(message, owner, asked_bytes, price_bytes, room_bytes, bound, largest_bytes)
+        self.owner = owner
+        self.asked_bytes = asked_bytes
+        self.price_bytes = price_bytes
+        self.room_bytes = room_bytes
+        self.bound = bound
+        self.largest_bytes = largest_bytes
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class CouldNotMeasure(PinprobeError):
@@ -60,6 +109,10 @@ class AllocationFailed(CouldNotMeasure):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class BookBusy(CouldNotMeasure):
+    """The lock of the host's book was not to be had in time."""
 
 
 class ChildDied(CouldNotMeasure):

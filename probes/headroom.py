@@ -59,9 +59,10 @@ class Headroom:
         return self.binding.available
 
 
-def read_headroom(tree: HostTree, pid: int | str = "self") -> Headroom:
-    """Ask every source once."""
-    return Headroom((_host_source(tree), *_cgroup_sources(tree, pid)), _hugepage_pools(tree))
+def read_headroom(tree: HostTree, pid: int | str = "self", *, with_pools: bool = True) -> Headroom:
+    """Ask every source once; the huge page pools only where they are wanted."""
+    pools = _hugepage_pools(tree) if with_pools else ()
+    return Headroom((_host_source(tree), *_cgroup_sources(tree, pid)), pools)
 
 
 def _host_source(tree: HostTree) -> HeadroomSource:

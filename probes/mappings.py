@@ -7,13 +7,14 @@ shared anonymous memory, memfd and files keep one mapping each, private anonymou
 
 from __future__ import annotations
 
+import bisect
 import ctypes
 import fcntl
 import os
 import re
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.kernel_text import kilobyte_fields
@@ -36,7 +37,8 @@ class Mapping:
     """One line of /proc/PID/maps.
 
     `name` is empty and `inode` 0 for private anonymous memory; shared anonymous memory has an inode of its own for each
-    mapping that was made, as if it were a file. `accessible` is false for guards.
+    mapping that was made, as if it were a file. `accessible` is false for guards. `page_bytes` is 0 where maps was
+    read, which does not tell.
     """
 
     start: int
@@ -45,6 +47,7 @@ class Mapping:
     name: str
     inode: int = 0
     accessible: bool = True
+    page_bytes: int = field(default=0, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -85,11 +88,11 @@ def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | No
         return None  # an older kernel, a saved file, or an address that nothing covers: maps tells them apart
     finally:
         os.close(descriptor)
-    _, _, _, start, end, flags, _, _, inode, *_ = _QUERY.unpack(request)
+    _, _, _, start, end, flags, page_bytes, _, inode, *_ = _QUERY.unpack(request)
     # The kernel gives the name as it is, where maps escapes newlines.
     named = name.value.decode("utf-8", "surrogateescape").replace("\n", "\\012")
     accessible = flags & _ACCESSIBLE_FLAGS == _ACCESSIBLE_FLAGS
-    return Mapping(start, end, bool(flags & _SHARED_FLAG), named, inode, accessible)
+    return Mapping(start, end, bool(flags & _SHARED_FLAG), named, inode, accessible, page_bytes)
 
 
 def find_mapping_in_maps(tree: HostTree, address: int, pid: int | str = "self") -> Mapping | Unreadable:
@@ -146,14 +149,41 @@ def read_residency(
             continue
         if mapping.start >= address + size_bytes:
             break
-        fields = kilobyte_fields(body, ("Rss", "Locked", "Private_Hugetlb", "Shared_Hugetlb"), "smaps")
-        hugetlb = fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
+        here = _residency(mapping, body)
         if found is None:
-            found = MappingResidency(mapping, fields["Rss"], fields["Locked"], hugetlb)
+            found = here
         else:
-            resident, locked = found.resident + fields["Rss"], found.locked + fields["Locked"]
-            found = MappingResidency(found.mapping, resident, locked, found.hugetlb + hugetlb)
+            resident, locked = found.resident + here.resident, found.locked + here.locked
+            found = MappingResidency(found.mapping, resident, locked, found.hugetlb + here.hugetlb)
     return found or Unreadable(f"/proc/{pid}/smaps has no mapping at {address:#x}")
+
+
+def read_residencies(
+    tree: HostTree, ranges: Sequence[tuple[int, int]], pid: int | str = "self"
+) -> list[list[MappingResidency]] | Unreadable:
+    """Read smaps once and return, for each range of addresses (start, end), what it says of the mappings within it."""
+    text = tree.text(f"/proc/{pid}/smaps")
+    if isinstance(text, Unreadable):
+        return text
+    ordered = sorted(range(len(ranges)), key=lambda index: ranges[index])
+    starts = [ranges[index][0] for index in ordered]
+    found: list[list[MappingResidency]] = [[] for _ in ranges]
+    for mapping, body in _blocks(text):
+        # The ranges are mappings as they once were, so they do not overlap, and this one lies in the last that begins
+        # at or before it; two of them begin at one place where the second took it when the first was gone.
+        first = last = bisect.bisect_right(starts, mapping.start) - 1
+        while first > 0 and starts[first - 1] == starts[last]:
+            first -= 1
+        for place in range(max(0, first), last + 1):
+            if mapping.start < ranges[ordered[place]][1]:
+                found[ordered[place]].append(_residency(mapping, body))
+    return found
+
+
+def _residency(mapping: Mapping, body: str) -> MappingResidency:
+    fields = kilobyte_fields(body, ("Rss", "Locked", "Private_Hugetlb", "Shared_Hugetlb"), "smaps")
+    hugetlb = fields["Private_Hugetlb"] + fields["Shared_Hugetlb"]
+    return MappingResidency(mapping, fields["Rss"], fields["Locked"], hugetlb)
 
 
 def _blocks(text: str) -> Iterator[tuple[Mapping, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,21 +58,7 @@ class TorchPinned:
             raise NoAccelerator(
                 f"no accelerator is on this machine (looked for {looked})", "`--allocator torch-host` needs none"
             )
-        try:
-            done = subprocess.run(
-                [sys.executable, "-c", _ASK], capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_SECONDS
-            )
-        except subprocess.TimeoutExpired:
-            raise AllocatorUnavailable(
-                f"torch did not answer within {_ASK_TIMEOUT_SECONDS} s", "see `nvidia-smi`"
-            ) from None
-        answer = (done.stdout.split() or ["none"])[-1]
-        if done.returncode or answer == "none":
-            last = (done.stderr.strip().splitlines() or ["it has no accelerator"])[-1][:160]
-            raise AllocatorUnavailable(
-                f"torch {torch.version} can't use an accelerator here: {last}", "`--allocator torch-host` needs none"
-            )
-        return cls(answer)
+        return cls(_ask_accelerator(torch.version))
 
     @cached_property
     def _torch(self) -> Any:
@@ -117,6 +103,25 @@ class TorchPinned:
         # Up to torch 2.9 all blocks are reserved_bytes, and allocated_bytes those in use alone.
         account = told.get("reserved_bytes.current", told.get("allocated_bytes.current"))
         return None if account is None else int(account)
+
+
+@cache  # seconds, and the answer of one process stays the same
+def _ask_accelerator(version: str) -> str:
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", _ASK], capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_SECONDS
+        )
+    except subprocess.TimeoutExpired:
+        raise AllocatorUnavailable(
+            f"torch did not answer within {_ASK_TIMEOUT_SECONDS} s", "see `nvidia-smi`"
+        ) from None
+    answer = (done.stdout.split() or ["none"])[-1]
+    if done.returncode or answer == "none":
+        last = (done.stderr.strip().splitlines() or ["it has no accelerator"])[-1][:160]
+        raise AllocatorUnavailable(
+            f"torch {version} can't use an accelerator here: {last}", "`--allocator torch-host` needs none"
+        )
+    return answer
 
 
 def _empty_host_cache(torch: Any) -> None:

@@ -23,6 +23,7 @@ from pinprobe.probes.mappings import (
     find_block,
     find_mapping,
     find_mapping_in_maps,
+    read_residencies,
     read_residency,
 )
 from pinprobe.probes.own_mapping import OwnMapping
@@ -187,6 +188,54 @@ def test_a_damaged_smaps_reads_as_it_was_or_not_at_all(
             assert isinstance(amount, Unreadable) or amount == whole
 
 
+def residencies(tree: HostTree, ranges: list[tuple[int, int]]) -> list[list[MappingResidency]]:
+    found = read_residencies(tree, ranges)
+    assert not isinstance(found, Unreadable), found
+    assert len(found) == len(ranges)
+    return found
+
+
+def test_many_mappings_are_read_at_once_each_in_the_place_where_it_was_asked_for(
+    saved_host: Callable[[str], HostTree],
+) -> None:
+    tree = saved_host("gpu_process")
+    starts = [TORCH_PINNED, LOCKED, TORCH_SMALL, HUGETLB, MEMFD, REGISTERED, TORCH_PINNED]
+    alone = [residency(tree, start) for start in starts]
+    assert residencies(tree, [(one.mapping.start, one.mapping.end) for one in alone]) == [[one] for one in alone]
+
+
+def test_a_range_is_told_every_mapping_that_begins_in_it_and_no_other(saved_host: Callable[[str], HostTree]) -> None:
+    tree = saved_host("gpu_process")
+    before, whole, nothing = residencies(tree, [(LOCKED - 4096, LOCKED), (LOCKED, TORCH_PINNED), (0x1000, 0x2000)])
+    assert [one.mapping.start for one in whole] == [LOCKED, REGISTERED, HUGETLB, MEMFD]
+    assert [bytes_of(one.resident) for one in whole] == [256 * MIB, 256 * MIB, 0, 256 * MIB]
+    assert (before, nothing) == ([], [])
+    assert residencies(tree, []) == []
+
+
+def test_without_smaps_no_range_is_told_anything(saved_host: Callable[[str], HostTree]) -> None:
+    found = read_residencies(saved_host("sandbox_gvisor"), [(4096, 8192)])
+    assert found == Unreadable("/proc/self/smaps: No such file or directory")
+
+
+RANGE = st.integers(0, 7).map(lambda page: (page * 0x1000, (page + 1) * 0x1000))
+
+
+@given(mapped=st.sets(st.integers(0, 7)), ranges=st.lists(RANGE, max_size=10))
+@FUZZ
+def test_whichever_ranges_are_asked_for_each_is_told_of_its_own_page(
+    mapped: set[int], ranges: list[tuple[int, int]], fuzzed_host: Callable[[dict[str, str]], HostTree]
+) -> None:
+    lines = [
+        f"{page * 0x1000:x}-{(page + 1) * 0x1000:x} rw-p 00000000 00:00 0 \nRss:   {page} kB\nLocked: 0 kB\n"
+        for page in sorted(mapped)
+    ]
+    found = residencies(fuzzed_host({"/proc/self/smaps": "".join(lines)}), ranges)
+    for (start, end), told in zip(ranges, found, strict=True):
+        expected = [(start, end, start // 0x1000 * 1024)] if start // 0x1000 in mapped else []
+        assert [(one.mapping.start, one.mapping.end, bytes_of(one.resident)) for one in told] == expected
+
+
 # From here on this process reads itself.
 
 
@@ -313,3 +362,29 @@ def test_a_neighbour_of_another_object_is_not_counted_in() -> None:
             at = ctypes.c_void_p(place.address + index * size)
             assert libc.mmap(at, ctypes.c_size_t(size), 3, flags, -1, ctypes.c_long(0)) == place.address + index * size
         assert find_block(THIS_HOST, place.address, 2 * size) == Reading(size, "mapping")
+
+
+def test_all_pieces_of_an_object_that_was_cut_are_told() -> None:
+    page = mmap.PAGESIZE
+    with (
+        OwnMapping.anonymous(9 * page, huge_pages=False) as memory,
+        OwnMapping.anonymous(page, huge_pages=False) as one,
+    ):
+        memory.write_every_page()
+        libc = ctypes.CDLL(None)
+        assert libc.mlock(ctypes.c_void_p(memory.address + 4 * page), ctypes.c_size_t(page)) == 0
+        ranges = [(one.address, one.address + page), (memory.address, memory.address + 9 * page)]
+        other, pieces = residencies(THIS_HOST, ranges)
+        assert [bytes_of(piece.resident) for piece in pieces] == [4 * page, page, 4 * page]
+        assert [bytes_of(piece.locked) for piece in pieces] == [0, page, 0]
+        assert [bytes_of(piece.resident) for piece in other] == [0]
+
+
+def test_the_kernel_tells_the_page_size_where_it_is_asked_and_maps_does_not() -> None:
+    with OwnMapping.anonymous(mmap.PAGESIZE, huge_pages=False) as memory:
+        asked = _query_mapping(THIS_HOST, memory.address, "self")
+        if asked is not None:
+            assert asked.page_bytes == mmap.PAGESIZE
+        read = find_mapping_in_maps(THIS_HOST, memory.address)
+        assert isinstance(read, Mapping)
+        assert read.page_bytes == 0
