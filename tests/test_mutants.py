@@ -15,6 +15,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
+STATEFUL = "tests/ledger/test_ledger_stateful.py::test_booked_is_never_below_resident_whatever_happens"
+
 MUTANTS = {
     "the block check of a hit": (
         "probes/walk.py",
@@ -52,6 +54,30 @@ MUTANTS = {
         "            pass\n        bench.release()",
         "tests/probes/test_walk.py::test_a_power_of_two_cache_shows_the_known_cliffs_and_touches_each_block_once",
     ),
+    "that what an allocator kept stays booked": (
+        "ledger/bookkeeping.py",
+        "            if not is_still_there(self._tree, backing):\n                self._drop(backing)\n        return",
+        "            self._drop(backing)\n        return",
+        STATEFUL,
+    ),
+    "that a mapping is booked at its own size": (
+        "ledger/mapping_book.py",
+        "return max(self.backing.size_bytes, self.parts_bytes)",
+        "return self.parts_bytes",
+        STATEFUL,
+    ),
+    "that a mapping is shared out among its holders": (
+        "ledger/mapping_book.py",
+        "whole * part // self.parts_bytes",
+        "whole",
+        STATEFUL,
+    ),
+    "the floor at the ask": (
+        "ledger/taking.py",
+        "unseen = max(0, asked - sum(part_bytes for _, part_bytes in parts))",
+        "unseen = 0",
+        STATEFUL,
+    ),
     "that unreadable sources are never zero": (
         "probes/reading.py",
         "        if isinstance(other, Unreadable):\n            return other",
@@ -64,7 +90,7 @@ MUTANTS = {
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_tests_notice_when_a_safeguard_is_gone(name: str, tmp_path: Path) -> None:
     place, taken_out, stands_there, test = MUTANTS[name]
-    for folder in ("probes", "ledger", "cli", "src", "tests"):
+    for folder in ("probes", "ledger", "cli", "configs", "src", "tests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("fixtures"))
     shutil.copy(ROOT / "setup.cfg", tmp_path)
     source = (tmp_path / place).read_text(encoding="utf-8")
