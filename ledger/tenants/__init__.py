@@ -1,0 +1,1 @@
+"""What holds memory in the ledger: each kind of tenant, one a file."""

@@ -1,0 +1,131 @@
+"""Copies staged savepoints from the ring into the pool, on a thread of its own, beside whoever launches work.
+
+It asks the fence and never waits for it, sleeps between two looks, and copies by one memmove, so that the interpreter's
+lock is let go of once for a whole savepoint. The ring does not wait for it either: a slot that was handed out again
+while it was being copied shows by its generation, and what was copied is thrown away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pinprobe.ledger.tenants.retention_pool import RetentionPool
+from pinprobe.ledger.tenants.savepoint_ring import SavepointRing, StaleTicket, Ticket
+from pinprobe.probes.errors import in_one_line
+
+_log = logging.getLogger("pinprobe")
+# Each look takes the interpreter's lock from whoever computes; a slot lives for a whole lap, so there is time.
+_SHORTEST_PAUSE_SECONDS = 0.002
+_LONGEST_PAUSE_SECONDS = 0.01
+
+
+@dataclass(frozen=True)
+class _Work:
+    ticket: Ticket
+    tokens: Sequence[int]
+    conversation: str
+
+
+class CopyOut:
+    """The worker between one ring and one pool. `submit` is for any thread; `close` ends it."""
+
+    def __init__(self, ring: SavepointRing, pool: RetentionPool) -> None:
+        self._ring = ring
+        self._pool = pool
+        self._waiting: deque[_Work] = deque()
+        self._changed = threading.Condition()
+        self._is_ending = False
+        self._is_copying = False
+        self._thread = threading.Thread(target=self._run, name="pinprobe-copy-out", daemon=True)
+        self._thread.start()
+
+    def submit(self, ticket: Ticket, tokens: Sequence[int], conversation: str) -> None:
+        """Have a staged savepoint kept, that covers `tokens`; returns at once.
+
+        Tokens in an `array("q")` cost the least: others are turned into one while the interpreter's lock is held.
+        Every offer ends in one counter of the pool: promoted, lost_the_race, no_region, refused or below_floor.
+        """
+        if not self._pool.offer(len(tokens)):
+            return
+        with self._changed:
+            if not self._is_ending:
+                self._waiting.append(_Work(ticket, tokens, conversation))
+                self._changed.notify()
+                return
+        self._pool.lose()
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until everything that was submitted has come to its end, at most so long; say whether it has."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._is_copying, timeout=seconds)
+
+    def close(self, drain_seconds: float = 0.0) -> None:
+        """End the worker: wait so long for what is left, and drop the rest as lost. A second call does nothing."""
+        if drain_seconds:
+            self.drain(drain_seconds)
+        with self._changed:
+            self._is_ending = True
+            dropped = len(self._waiting)
+            self._waiting.clear()
+            self._changed.notify_all()
+        for _ in range(dropped):
+            self._pool.lose()
+        self._thread.join()
+
+    def _run(self) -> None:
+        pause = _SHORTEST_PAUSE_SECONDS
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._is_ending)
+                if self._is_ending:
+                    return
+                work = self._next_ready()
+                self._is_copying = work is not None
+            if work is None:
+                # Nothing is staged yet: look again after a pause that grows, for a device that has more to do.
+                time.sleep(pause)
+                pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+                continue
+            pause = _SHORTEST_PAUSE_SECONDS
+            try:
+                self._copy(work)
+            except Exception as error:  # noqa: BLE001  # one savepoint that can't be kept must not end the thread
+                _log.error("a savepoint could not be kept: %s", in_one_line(error))
+            with self._changed:
+                self._is_copying = False
+                self._changed.notify_all()
+
+    def _next_ready(self) -> _Work | None:
+        """Take the first savepoint out of the queue that can be copied now, or that is lost already."""
+        for work in self._waiting:
+            if self._ring.is_staged(work.ticket) or not self._ring.is_live(work.ticket):
+                self._waiting.remove(work)
+                return work
+        return None
+
+    def _copy(self, work: _Work) -> None:
+        try:
+            address = self._ring.address(work.ticket)
+        except StaleTicket:
+            self._pool.lose()
+            return
+        place = self._pool.take_place()
+        if place is None:
+            return
+        try:
+            place.region.begin()
+            ctypes.memmove(place.region.address, address, self._ring.layout.row_bytes)
+        except BaseException:
+            self._pool.give_back(place, lost_the_race=True)
+            raise
+        # Asked again after the last byte: the ring raises the generation before the first byte of the next savepoint.
+        if self._ring.is_live(work.ticket):
+            self._pool.publish(place, work.tokens, work.conversation)
+        else:
+            self._pool.give_back(place, lost_the_race=True)
