@@ -49,6 +49,8 @@ lint: $(VENV)/ready-to-test
 bench: $(VENV)/ready-to-test
 	$(BIN)/python benchmarks/startup.py
 	$(BIN)/python benchmarks/walk_against_fresh.py
+	$(BIN)/python benchmarks/ledger_overhead.py
+	$(BIN)/python benchmarks/copy_out.py
 
 ## make clean      remove the environments and what was built
 clean:

@@ -21,8 +21,14 @@ from pinprobe.probes.errors import PinprobeError
 _COMMANDS = {
     "probe": "pinprobe.cli.probe:probe",
     "sweep": "pinprobe.cli.sweep:sweep",
+    "ledger": "pinprobe.cli.ledger:ledger",
+    "diff": "pinprobe.cli.diff:diff",
+    "lossless": "pinprobe.cli.lossless:lossless",
     "allocators": "pinprobe.cli.allocators:allocators",
     "cache": "pinprobe.cli.cache:cache",
+    "check": "pinprobe.cli.check:check",
+    "schema": "pinprobe.cli.schema:schema",
+    "host": "pinprobe.cli.host:host",
 }
 
 

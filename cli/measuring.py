@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import sys
 from collections.abc import Callable, Iterator
 
@@ -44,6 +45,18 @@ def tell_blind_spots(host: HostFacts, output: Output) -> None:
     for source in host.headroom.sources:
         if isinstance(source.available, Unreadable):
             output.tell(f"pinprobe: {source.name}: {source.available}; --at-most bounds what is taken")
+
+
+def tell_what_is_logged(output: Output) -> None:
+    """Have what a ledger logs told like any remark."""
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            output.tell(f"pinprobe: {record.getMessage()}")
+
+    logger = logging.getLogger("pinprobe")
+    logger.addHandler(Told())
+    logger.propagate = False
 
 
 @contextlib.contextmanager

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import stat
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +24,8 @@ MOST_POINTS = 4096
 
 SIZES = "Bytes, or a number with KiB, MiB, GiB or TiB."
 
+_SHARE = re.compile(r"[0-9]{1,12}(\.[0-9]{1,12})?(/[0-9]{1,12})?", re.ASCII)
+
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
@@ -30,14 +34,38 @@ class Size(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic
 
     name = "SIZE"
 
+    def __init__(self, or_none: bool = False) -> None:
+        self._or_none = or_none
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read it, or fail with what is wrong."""
+        """Read it, or fail with what is wrong; `0` is no size but where none may be meant."""
         if isinstance(value, int):
             return value
+        if self._or_none and value.strip() == "0":
+            return 0
         try:
             return parse_size(value)
         except BadRequest as error:
             self.fail(str(error), param, ctx)
+
+
+class Scale(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on
+    """A share of 1, as a fraction or a decimal."""
+
+    name = "SHARE"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Fraction:
+        """Read it, or fail with what is wrong."""
+        if isinstance(value, Fraction):
+            return value
+        # No exponents: 1e-30000000 is a fraction too, and takes minutes to write down.
+        if not _SHARE.fullmatch(value.strip()):
+            self.fail(f"{value[:40]!r} is no share: write 1/16 or 0.25.", param, ctx)
+        number, _, divisor = value.strip().partition("/")
+        scale = Fraction(number) / int(divisor or 1) if int(divisor or 1) else Fraction(0)
+        if not 0 < scale <= 1:
+            self.fail(f"{value[:40]!r} is not in the range 0<x<=1.", param, ctx)
+        return scale
 
 
 class SlotCounts(click.ParamType):  # type: ignore[type-arg, unused-ignore]  # generic from click 8.2 on

@@ -63,7 +63,7 @@ def sweep(
     from pinprobe.cli.render import render_sweeps
     from pinprobe.cli.staircase_svg import staircase_svg
     from pinprobe.probes.allocators.registry import check_name
-    from pinprobe.probes.allowance import Allowance, allow
+    from pinprobe.probes.allowance import Allowance, allow, allow_beside
     from pinprobe.probes.errors import CouldNotMeasure
     from pinprobe.probes.headroom import read_headroom
     from pinprobe.probes.host_facts import read_host_facts
@@ -81,8 +81,7 @@ def sweep(
         allowance = allow(host.headroom, share, at_most)
 
         def allowance_now(held_bytes: int) -> Allowance:
-            now = allow(read_headroom(THIS_HOST), share, at_most)
-            return Allowance(now.bytes + int(share * held_bytes), f"{now.origin}, while {held_bytes:,} B are held")
+            return allow_beside(read_headroom(THIS_HOST), held_bytes, share, at_most)
 
         # One that was asked for by name measures what it can, and says where it stops; `auto` takes one that can do it
         # all.

@@ -14,15 +14,17 @@ FLOORS = ("probes", "ledger", "cli")
 #: Where a library may be imported; elsewhere it may not.
 ROOMS = {
     "torch": ("probes/allocators/", "ledger/tenants/", "ledger/replay/"),
+    "transformers": ("ledger/tenants/",),
     "click": ("cli/",),
     "rich": ("cli/",),
     "yaml": ("ledger/registry.py", "ledger/schema.py"),
     "pydantic": ("ledger/registry.py", "ledger/schema.py"),
     "psutil": ("probes/host_facts.py",),
     "platformdirs": ("probes/cache_folder.py",),
+    "pytest": ("cli/pytest_plugin.py",),
 }
 #: Libraries that cost too much to load before they are needed: imported inside a function only.
-LATE = ("torch", "rich", "psutil", "pydantic", "yaml")
+LATE = ("torch", "transformers", "rich", "psutil", "pydantic", "yaml")
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "manager", "base", "misc"}
 
 
@@ -95,7 +97,7 @@ def test_no_file_is_named_for_nothing_or_grown_beyond_one_thing() -> None:
 
 
 def test_the_package_links_to_its_three_floors() -> None:
-    for floor in FLOORS:
+    for floor in (*FLOORS, "configs"):
         link = ROOT / "src" / "pinprobe" / floor
         assert link.is_symlink()
         assert link.readlink() == Path("../..") / floor

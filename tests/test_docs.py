@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from pinprobe.ledger.book_entry import BookRow
+from pinprobe.ledger.booking import RowState
+from pinprobe.ledger.check_receipt import check_receipt
+from pinprobe.ledger.checks import run_checks
+from pinprobe.ledger.diff_receipt import diff_receipt
+from pinprobe.ledger.host_book import HostBook
+from pinprobe.ledger.host_receipt import host_receipt
 from pinprobe.ledger.receipt import sweep_receipt, trial_receipt
+from pinprobe.ledger.receipt_diff import Presence, find_increases
+from pinprobe.ledger.registry import load_config
 from pinprobe.probes.allowance import Allowance
 from pinprobe.probes.host_facts import read_host_facts
 from pinprobe.probes.trial import run_trial
 from pinprobe.probes.walk import walk
+from tests.ledger.made_receipts import CONFIG, Document, diff_of, document, real_document, row
 from tests.probes.simulated import PAGE, SimulatedBench, power_of_two
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "output.md"
 PLENTY = Allowance(2**40, "the test")
+ALLOWED = Fraction(1, 100)
+#: Below these keys stand names that are the user's own, or the host's facts.
+NAMES_OF_OTHERS = ("host", "numbers", "overrides")
 
 
 def test_every_key_is_explained() -> None:
@@ -27,9 +45,77 @@ def test_every_key_is_explained() -> None:
     assert keys - explained == {"page_size_bytes"}
 
 
+def ledger_document(folder: Path) -> Document:
+    return real_document(folder)
+
+
+def host_document(folder: Path) -> Document:
+    with HostBook(folder / "book") as book:
+        book.write([BookRow("cache.ring", 1, 2)])
+        return host_receipt(book.read(), str(folder), book.reach, read_host_facts(), [], 0)
+
+
+def check_document(folder: Path) -> Document:
+    path = folder / "mine.yaml"
+    path.write_text(CONFIG, encoding="utf-8")
+    config = load_config(path)
+    return check_receipt(config, run_checks(config), [])
+
+
+def diff_document(folder: Path) -> Document:
+    old, new = (
+        document(row("a", 1, allocator="mlock"), config={"numbers": {"slots": 1}}),
+        document(row("a", 2), config={}),
+    )
+    found = diff_of(old, new)
+    return diff_receipt(found, find_increases(found, ALLOWED), ALLOWED, [])
+
+
+def keys_of(value: Any) -> Iterator[str]:
+    """Every key of a document, but those that are names of others and the parts of amounts."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield key
+            yield from () if key in NAMES_OF_OTHERS or (key == "config" and isinstance(inner, dict)) else keys_of(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from keys_of(inner)
+
+
+def section(title: str) -> str:
+    """What stands below a title, up to the next."""
+    return DOCUMENT.read_text(encoding="utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "make"),
+    [
+        ("pinprobe.ledger", ledger_document),
+        ("pinprobe.host", host_document),
+        ("pinprobe.check", check_document),
+        ("pinprobe.diff", diff_document),
+    ],
+)
+def test_the_section_of_a_document_explains_its_keys_and_no_others(schema: str, make: Any, tmp_path: Path) -> None:
+    made = make(tmp_path)
+    assert made["schema"] == schema
+    keys = set(keys_of(made))
+    head = DOCUMENT.read_text(encoding="utf-8").partition("\n## ")[0]
+    common = {*re.findall(r"`([a-z_]+)`", head), *re.findall(r'"([a-z_]+)"', head)}
+    own = section(f"`{schema}`")
+    explained = {*re.findall(r"`([a-z_]+)`", own), *re.findall(r'"([a-z_]+)"', own)}
+    assert keys - explained - common == set()
+    # A key that is gone must not be explained any more; a state is a value and no key.
+    values = {state.value for state in RowState} | {presence.value for presence in Presence}
+    assert explained - keys - values == set()
+
+
 def test_the_states_are_those_of_the_code() -> None:
     from pinprobe.probes.sweep import PointState
 
     text = DOCUMENT.read_text(encoding="utf-8")
     for state in PointState:
         assert f"`{state.value}`" in text
+    for title, words in (("`pinprobe.ledger`", RowState), ("`pinprobe.diff`", Presence)):
+        for word in words:
+            assert f"`{word.value}`" in section(title)

@@ -59,6 +59,24 @@ def test_the_source_to_compile_and_the_types_come_along(installed: Path) -> None
     assert (installed / "pinprobe" / "py.typed").is_file()
 
 
+def test_pytest_finds_the_plugin_by_its_entry_point(installed: Path, tmp_path: Path) -> None:
+    (entries,) = installed.glob("pinprobe-*.dist-info/entry_points.txt")
+    assert "[pytest11]\npinprobe = pinprobe.cli.pytest_plugin" in entries.read_text(encoding="utf-8")
+    (tmp_path / "test_it.py").write_text("def test_it(host_pinned_ledger): pass\n", encoding="utf-8")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    env = {**kept, "PYTHONPATH": str(installed)}
+    printed = run(sys.executable, "-m", "pytest", "-W", "error", "--pinprobe", cwd=tmp_path, env=env)
+    assert "test_it.py::test_it  0.000" in printed
+
+
+def test_the_configs_come_along_and_are_found_by_name(installed: Path, tmp_path: Path) -> None:
+    names = {path.name for path in (ROOT / "configs").iterdir()}
+    assert {path.name for path in (installed / "pinprobe" / "configs").iterdir()} == names
+    env = {**os.environ, "PYTHONPATH": str(installed)}
+    check = [sys.executable, "-m", "pinprobe", "check", "savepoint-ring-64"]
+    assert "1 of 1 checks hold" in run(*check, cwd=tmp_path, env=env)
+
+
 def test_no_common_name_lands_in_site_packages(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     tops = {name.split("/")[0] for name in zipfile.ZipFile(wheel).namelist()}

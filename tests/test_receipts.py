@@ -55,7 +55,7 @@ def test_the_listing_names_every_receipt_and_no_other() -> None:
 @pytest.mark.parametrize("path", RECEIPTS, ids=lambda path: str(path.stem))
 def test_each_receipt_says_what_made_it_and_where(path: Path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["schema"] in ("pinprobe.probe", "pinprobe.sweep")
+    assert document["schema"] in ("pinprobe.probe", "pinprobe.sweep", "pinprobe.ledger", "pinprobe.lossless")
     assert document["command"][0] == "pinprobe"
     assert document["host"]["kernel"]
     assert not re.search(r"/work|/home|/tmp/(?!r/)", path.read_text(encoding="utf-8"))
@@ -107,3 +107,38 @@ def test_without_a_gpu_the_same_allocator_gives_the_same_blocks() -> None:
     gpu = {point["slots"]: point for point in load("h200-sweep")["sweeps"][0]["points"]}
     for slots, point in points.items():
         assert point["block"]["bytes"] == gpu[slots]["block"]["bytes"], slots
+
+
+def test_on_a_gpu_a_ring_of_16_slots_is_booked_at_what_its_allocator_takes() -> None:
+    torch, registered = (load(f"h200-ledger-{name}") for name in ("torch", "registered"))
+    for document, expected in ((torch, 4 * GIB), (registered, 16 * 154_927_104)):
+        (row,) = (row for row in document["rows"] if row["state"] == "reserved")
+        assert row["booked_bytes"] == row["resident"]["bytes"] == expected
+        assert row["measured"]
+        assert document["holds"]
+
+
+def test_two_rings_of_one_engine_leave_one_working_set_floor() -> None:
+    names = ("ring-32", "ring-64", "ring-64-quarter", "split", "split-demand")
+    floors = [load(f"h200-ledger-{name}")["working_set_floor"]["bytes"] for name in names]
+    assert max(floors) - min(floors) <= 16 * MIB
+
+
+def test_pinned_and_pageable_of_the_four_arms_are_what_the_installed_allocator_makes_of_them() -> None:
+    sums = {name: load(f"h200-ledger-{name}")["sums"] for name in ("ring-32", "ring-64", "split", "split-demand")}
+    region = 154_927_104 + 4096
+    assert [sums[name]["pinned_bytes"] / GIB for name in sums] == [8.0, 16.0, 4.0, 4.0]
+    assert [sums[name]["pageable_bytes"] for name in sums] == [0, 0, 64 * region, 31 * region]
+
+
+@pytest.mark.parametrize("name", ["torch", "registered"])
+def test_a_thousand_savepoints_came_back_bit_by_bit(name: str) -> None:
+    document = load(f"h200-lossless-{name}")
+    assert document["holds"]
+    assert document["device"] == "cuda"
+    assert (document["savepoints"], document["row_bytes"], document["slab_count"]) == (1000, 154_927_104, 96)
+    assert document["mismatched"] == []
+    assert document["pool"]["promoted"] == 1000
+    speed = {leg["name"]: leg["gigabytes_a_second"] for leg in document["legs"]}
+    for leg in ("device to slot", "slot to device"):
+        assert speed[leg] >= 0.75 * speed[f"plain: {leg}"]

@@ -172,3 +172,45 @@ def compiler_spy(tmp_path: Path) -> tuple[dict[str, str], Path]:
     spy.write_text(f"#!/bin/sh\n: >'{trace}'\nexit 1\n", encoding="utf-8")
     spy.chmod(0o755)
     return {"CXX": str(spy), "PINPROBE_CACHE_DIR": str(tmp_path / "empty-cache")}, trace
+
+
+# pytest in a child. The plugin is named with -p, and pytest told to load none by itself: so these tests run the same
+# whether or not the environment has pinprobe installed. That the entry point is in what is installed, the packaging
+# tests see to.
+
+Run = Callable[..., pytest.RunResult]
+
+PLUGIN = "pinprobe.cli.pytest_plugin"
+
+#: Reserves `asked` and takes `taken`, as an allocator does that rounds up.
+_TAKING = """
+import mmap
+
+MIB = 2**20
+
+def take(size_bytes):
+    block = mmap.mmap(-1, size_bytes)
+    for offset in range(0, size_bytes, mmap.PAGESIZE):
+        block[offset] = 1
+    return block
+
+def reserve(ledger, owner="kv.store", asked=3 * MIB, taken=4 * MIB, **options):
+    return ledger.reserve(owner, asked, lambda: take(taken), **options)
+"""
+
+
+@pytest.fixture
+def run_plain(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """pytest in a child, without the plugin."""
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE_FOLDER))
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    pytester.makepyfile(taking=_TAKING)
+    return pytester.runpytest_subprocess
+
+
+@pytest.fixture
+def run_with_plugin(run_plain: Run) -> Run:
+    """pytest in a child, with the plugin."""
+    return lambda *arguments: run_plain("-p", PLUGIN, *arguments)

@@ -358,3 +358,83 @@ def test_an_oom_kill_elsewhere_on_the_host_proves_nothing_of_our_own(
     assert subprocess.run(eat, capture_output=True, check=False).returncode == -signal.SIGKILL
     assert cgroup.oom_kill_count() == 1
     assert read_oom_kills(THIS_HOST).proof_since(before) is None
+
+
+# -- a ledger in all of these
+
+
+@pytest.fixture
+def config() -> Iterator[Callable[[str], str]]:
+    """Write a config where other users can read it too."""
+    with tempfile.TemporaryDirectory(prefix="pinprobe-config-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+
+        def write(tenants: str) -> str:
+            (folder / "c.yaml").write_text(f"engine: {{name: mine}}\ntenants: {{{tenants}}}\n", encoding="utf-8")
+            return str(folder / "c.yaml")
+
+        yield write
+
+
+def test_a_ledger_holds_each_tenant_against_the_cgroup_and_nothing_is_killed(
+    pinprobe: Pinprobe, make_cgroup: Callable[[int], MemoryCgroup], config: Callable[[str], str], tmp_path: Path
+) -> None:
+    cgroup = make_cgroup(256 * 2**20)
+    path = config(
+        "a.first: {kind: buffer, bytes: 64 MiB, allocator: pageable},"
+        " b.second: {kind: buffer, bytes: 400 MiB, allocator: pageable}"
+    )
+    line = cgroup.holding(pinprobe).refused("ledger", path, "--book-dir", str(tmp_path), exit_code=1)
+    assert "b.second asks for 0.391 GiB" in line
+    assert f"{cgroup.folder} leaves 0.1" in line
+    assert "the largest request that fits now is 0.1" in line
+    assert cgroup.oom_kill_count() == 0
+
+
+def test_a_ledger_takes_no_block_that_the_cgroup_does_not_hold_though_the_ask_would_fit(
+    torch_host: Pinprobe, make_cgroup: Callable[[int], MemoryCgroup], config: Callable[[str], str], tmp_path: Path
+) -> None:
+    # 148 MiB are asked and there; the block is 256 MiB and is not. This is what the tool exists for.
+    cgroup = make_cgroup(256 * 2**20)
+    path = config("cache.ring: {kind: buffer, bytes: 154_927_104, allocator: torch-host}")
+    line = cgroup.holding(torch_host).refused("ledger", path, "--book-dir", str(tmp_path), exit_code=1)
+    assert "cache.ring asks for 0.144 GiB" in line
+    assert str(cgroup.folder) in line
+    assert cgroup.oom_kill_count() == 0
+
+
+def test_a_ledger_books_what_an_ordinary_user_may_only_touch(
+    torch_host: Pinprobe, unprivileged: Pinprobe, config: Callable[[str], str]
+) -> None:
+    path = config("cache.ring: {kind: buffer, bytes: 70 MiB, allocator: torch-host}")
+    book = str(unprivileged.cache_folder / "book")
+    document = unprivileged.json("ledger", path, "--book-dir", book, "-q")
+    (ring,) = (row for row in document["rows"] if row["state"] == "reserved")
+    assert (ring["asked_bytes"], ring["booked_bytes"]) == (70 * 2**20, 128 * 2**20)
+    assert (ring["resident"]["bytes"], ring["measured"], ring["holds"]) == (128 * 2**20, True, True)
+    assert document["host"]["memlock_limit"].startswith(f"soft {_MEMLOCK_BYTES}")
+
+
+def test_a_ledger_of_an_ordinary_user_gives_the_first_back_where_the_second_may_not_be_locked(
+    unprivileged: Pinprobe, config: Callable[[str], str]
+) -> None:
+    # Each is within RLIMIT_MEMLOCK, and both together are not.
+    tenants = "a.first: {kind: buffer, bytes: 5 MiB, allocator: mlock}, b.second: {kind: buffer, bytes: 6 MiB"
+    book = unprivileged.cache_folder / "book"
+    line = unprivileged.refused(
+        "ledger", config(f"{tenants}, allocator: mlock}}"), "--book-dir", str(book), exit_code=3
+    )
+    assert "mlock of 6.000 MiB is over RLIMIT_MEMLOCK, which is 8.000 MiB" in line
+    assert {path.name for path in book.iterdir()} == {"book.lock"}
+
+
+def test_a_ledgers_book_that_is_another_users_alone_is_refused(
+    unprivileged: Pinprobe, config: Callable[[str], str]
+) -> None:
+    if os.geteuid():
+        pytest.skip("not root, so no folder can be another's")
+    path = config("a.first: {kind: buffer, bytes: 1 MiB, allocator: pageable}")
+    theirs = Path(path).parent
+    line = unprivileged.refused("ledger", path, "--book-dir", str(theirs))
+    assert f"{theirs} belongs to user 0 alone" in line
