@@ -6,6 +6,7 @@ import textwrap
 
 from pinprobe.cli.grid import WIDTH, Grid
 from pinprobe.ledger.tenants.lossless import Lossless
+from pinprobe.probes.errors import printable
 
 _SHOWN = 5
 
@@ -33,7 +34,10 @@ def lossless_text(result: Lossless, form: str) -> str:
         ],
     )
     # A hash of 64 digits leaves no room for a table's own gaps.
-    lines = "\n".join(f"{name:<14}{digest}" for name, digest in hashes.rows)
+    lines = "\n".join(
+        f"{name:<14}{digest}" if len(digest) == 64 else _wrapped(printable(f"{name}: {digest}"))
+        for name, digest in hashes.rows
+    )
     return "\n\n".join([lines, legs.text(), _verdict(result), _wrapped(f"pool: {result.pool.line()}")])
 
 

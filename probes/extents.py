@@ -25,7 +25,7 @@ class Extent:
 
     start: int
     size_bytes: int
-    is_whole: bool = True
+    is_whole: bool = field(default=True, repr=False)
 
     @property
     def end(self) -> int:

@@ -84,6 +84,39 @@ MUTANTS = {
         "        if isinstance(other, Unreadable):\n            return self",
         "tests/probes/test_reading.py",
     ),
+    "that a hand-out makes its slot's ticket stale": (
+        "ledger/tenants/savepoint_ring.py",
+        "        self._generations[slot] += 1\n        self._hand_outs += 1",
+        "        self._hand_outs += 1",
+        "tests/ledger/tenants/test_savepoint_ring.py::test_a_ticket_is_stale_once_its_slot_was_handed_out_again",
+    ),
+    "that a copy is not staged before its fence is done": (
+        "ledger/tenants/savepoint_ring.py",
+        "return self.is_live(ticket) and fence.is_done()",
+        "return self.is_live(ticket)",
+        "tests/ledger/tenants/test_copy_out.py::test_a_savepoint_is_not_copied_before_its_fence_is_done",
+    ),
+    "the second look at the ticket, after the copy": (
+        "ledger/tenants/copy_out.py",
+        "        if self._ring.is_live(work.ticket):\n",
+        "        if True:\n",
+        "tests/ledger/tenants/test_copy_out.py"
+        "::test_a_slot_that_is_handed_out_during_the_copy_loses_the_race_and_its_bytes_are_thrown_away",
+    ),
+    "a reader's hold, where an entry is evicted": (
+        "ledger/tenants/retention_pool.py",
+        "            if not entry.readers:\n                self._remove(entry)",
+        "            if True:\n                self._remove(entry)",
+        "tests/ledger/tenants/test_retention_pool.py"
+        "::test_an_entry_that_is_being_read_stays_until_it_is_let_go_and_its_region_is_not_used_meanwhile",
+    ),
+    "a reader's hold, where an entry goes": (
+        "ledger/tenants/retention_pool.py",
+        "        if not entry.readers:\n            self._free(entry.place)",
+        "        if True:\n            self._free(entry.place)",
+        "tests/ledger/tenants/test_retention_pool.py"
+        "::test_what_goes_while_it_is_being_read_stays_readable_and_its_region_is_free_afterwards",
+    ),
 }
 
 

@@ -11,13 +11,14 @@ import ctypes
 import logging
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing, StaleTicket, Ticket
-from pinprobe.probes.errors import in_one_line
+from pinprobe.probes.errors import BadRequest, in_one_line
 
 _log = logging.getLogger("pinprobe")
 # Each look takes the interpreter's lock from whoever computes; a slot lives for a whole lap, so there is time.
@@ -28,7 +29,7 @@ _LONGEST_PAUSE_SECONDS = 0.01
 @dataclass(frozen=True)
 class _Work:
     ticket: Ticket
-    tokens: Sequence[int]
+    tokens: array[int]
     conversation: str
 
 
@@ -49,13 +50,20 @@ class CopyOut:
         """Have a staged savepoint kept, that covers `tokens`; returns at once.
 
         Tokens in an `array("q")` cost the least: others are turned into one while the interpreter's lock is held.
-        Every offer ends in one counter of the pool: promoted, lost_the_race, no_region, refused or below_floor.
+        Raises `BadRequest` where they are no whole numbers of 64 bits.
+
+        Every offer ends in one counter of the pool: promoted, lost_the_race, failed,
+        no_region, refused or below_floor.
         """
-        if not self._pool.offer(len(tokens)):
+        try:
+            words = array("q", tokens)  # the caller's own may change meanwhile
+        except (TypeError, OverflowError) as error:
+            raise BadRequest(f"tokens are whole numbers of 64 bits: {in_one_line(error)}") from None
+        if not self._pool.offer(len(words)):
             return
         with self._changed:
             if not self._is_ending:
-                self._waiting.append(_Work(ticket, tokens, conversation))
+                self._waiting.append(_Work(ticket, words, conversation))
                 self._changed.notify()
                 return
         self._pool.lose()
@@ -96,18 +104,29 @@ class CopyOut:
             try:
                 self._copy(work)
             except Exception as error:  # noqa: BLE001  # one savepoint that can't be kept must not end the thread
-                _log.error("a savepoint could not be kept: %s", in_one_line(error))
+                self._tell(error)
             with self._changed:
                 self._is_copying = False
                 self._changed.notify_all()
 
     def _next_ready(self) -> _Work | None:
         """Take the first savepoint out of the queue that can be copied now, or that is lost already."""
-        for work in self._waiting:
-            if self._ring.is_staged(work.ticket) or not self._ring.is_live(work.ticket):
+        for work in list(self._waiting):
+            try:
+                is_ready = self._ring.is_staged(work.ticket) or not self._ring.is_live(work.ticket)
+            except Exception as error:  # noqa: BLE001  # a device that can't be asked any more
+                self._waiting.remove(work)
+                self._tell(error)
+                continue
+            if is_ready:
                 self._waiting.remove(work)
                 return work
+        self._changed.notify_all()
         return None
+
+    def _tell(self, error: Exception) -> None:
+        _log.error("a savepoint could not be kept: %s", in_one_line(error))
+        self._pool.lose(by_error=True)
 
     def _copy(self, work: _Work) -> None:
         try:
@@ -121,11 +140,11 @@ class CopyOut:
         try:
             place.region.begin()
             ctypes.memmove(place.region.address, address, self._ring.layout.row_bytes)
+            # Asked after the last byte: the ring raises the generation before the first byte of the next savepoint.
+            if self._ring.is_live(work.ticket):
+                self._pool.publish(place, work.tokens, work.conversation)
+                return
         except BaseException:
-            self._pool.give_back(place, lost_the_race=True)
+            self._pool.give_back(place)
             raise
-        # Asked again after the last byte: the ring raises the generation before the first byte of the next savepoint.
-        if self._ring.is_live(work.ticket):
-            self._pool.publish(place, work.tokens, work.conversation)
-        else:
-            self._pool.give_back(place, lost_the_race=True)
+        self._pool.give_back(place, lost_the_race=True)

@@ -21,7 +21,7 @@ from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout, Slab
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing
 from pinprobe.probes.allocators.allocator import Allocator
-from pinprobe.probes.errors import AllocatorUnavailable, CouldNotMeasure, in_one_line
+from pinprobe.probes.errors import AllocatorUnavailable, CouldNotMeasure, in_one_line, printable
 
 if TYPE_CHECKING:
     import torch
@@ -99,8 +99,8 @@ def find_device(name: str) -> str:
     """
     try:
         import torch
-    except ImportError as error:
-        raise AllocatorUnavailable(f"torch can't be imported: {in_one_line(error)}", "`pip install torch`") from None
+    except Exception as error:
+        raise AllocatorUnavailable(f"torch can't be imported: {in_one_line(error)}", "`pip install torch`") from error
     has_device = torch.cuda.is_available()
     if name == "cuda" and not has_device:
         raise AllocatorUnavailable("torch has no CUDA device here", "--device cpu needs none")
@@ -180,7 +180,7 @@ def run_lossless(
         done()
         held = pool.match([0])
         if held is None:
-            raise CouldNotMeasure("the first savepoint did not reach the pool")
+            raise pool.last_refusal or CouldNotMeasure("the first savepoint did not reach the pool")
         with held, RegionLender(pool) as lender:
             sha_in_pool = _sha(held.address, layout)
             sha_elsewhere = _sha_in_another_process(lender.address, region_id(held))
@@ -266,11 +266,7 @@ def _differences(before: Mapping[str, torch.Tensor], after: Mapping[str, torch.T
     import torch
 
     # As bytes: a not-a-number is not equal to itself, and two zeros are that differ.
-    return [
-        name
-        for name, tensor in before.items()
-        if not torch.equal(tensor.contiguous().view(torch.uint8), after[name].contiguous().view(torch.uint8))
-    ]
+    return [name for name, tensor in before.items() if not torch.equal(_bits(tensor), _bits(after[name]))]
 
 
 def _sha_of(layout: SavepointLayout, tensors: Mapping[str, torch.Tensor]) -> str:
@@ -279,8 +275,14 @@ def _sha_of(layout: SavepointLayout, tensors: Mapping[str, torch.Tensor]) -> str
 
     row = torch.zeros(layout.row_bytes, dtype=torch.uint8)
     for slab, offset in zip(layout.slabs, layout.offsets, strict=True):
-        row[offset : offset + slab.size_bytes] = tensors[slab.name].contiguous().view(torch.uint8).flatten().cpu()
+        row[offset : offset + slab.size_bytes] = _bits(tensors[slab.name]).cpu()
     return _sha(row.data_ptr(), layout)
+
+
+def _bits(tensor: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
 
 
 def _sha(address: int, layout: SavepointLayout) -> str:
@@ -291,4 +293,4 @@ def _sha_in_another_process(address: str, wanted_id: str) -> str:
     command = [sys.executable, "-I", "-c", _BORROW, address, wanted_id, repr(sys.path)]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=_PATIENCE_SECONDS)
     lines = (done.stdout or done.stderr or "nothing was said").strip().splitlines()
-    return lines[-1][:200]
+    return printable(lines[-1])[:200]

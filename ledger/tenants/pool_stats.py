@@ -16,6 +16,7 @@ class PoolStats:
     * `warm`, `cold`: promoted savepoints whose region was used before, or was mapped for them.
     * `promoted`, `promoted_bytes`: savepoints that were copied whole and published, and the bytes of their rows.
     * `lost_the_race`: copied while the ring gave the slot to another savepoint; what was copied was thrown away.
+    * `failed`: an error ended their copy; the log says which.
     * `no_region`: there was no region to copy into: the bound was reached, and every entry was being read.
     * `refused`: the ledger refused the memory of a region.
     * `below_floor`: covered less than one prefill chunk.
@@ -45,13 +46,14 @@ class PoolStats:
     dominated: int
     evicted: int
     being_read: int
+    failed: int = 0
 
     def __post_init__(self) -> None:
         assert self.warm + self.cold == self.promoted, self
         assert self.promoted * self.row_bytes == self.promoted_bytes, self
         assert self.reachable + self.dominated == self.resident, self
         assert self.resident <= self.held_regions <= self.peak_regions <= self.bound_regions, self
-        outcomes = self.promoted + self.lost_the_race + self.no_region + self.refused + self.below_floor
+        outcomes = self.promoted + self.lost_the_race + self.failed + self.no_region + self.refused + self.below_floor
         assert outcomes <= self.requests, self
 
     @property
@@ -75,8 +77,9 @@ class PoolStats:
             f"{self.requests} offered; {self.held_regions} regions held of a bound of {self.bound_regions}"
             f" = {format_bytes(self.held_bytes)}, peak {self.peak_regions}; warm {self.warm}, cold {self.cold};"
             f" promoted {self.promoted} = {format_bytes(self.promoted_bytes)}; lost_the_race {self.lost_the_race},"
-            f" no_region {self.no_region}, refused {self.refused}, below_floor {self.below_floor};"
-            f" trimmed {self.trimmed}, evicted {self.evicted}; resident {self.resident} (reachable {self.reachable},"
+            f" failed {self.failed}, no_region {self.no_region}, refused {self.refused},"
+            f" below_floor {self.below_floor}; trimmed {self.trimmed}, evicted {self.evicted};"
+            f" resident {self.resident} (reachable {self.reachable},"
             f" dominated {self.dominated}, being read {self.being_read}), {format_bytes(self.resident_bytes)};"
             f" a region takes {self.overhead_bytes:,} B beside its row"
         )

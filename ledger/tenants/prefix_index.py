@@ -35,7 +35,7 @@ class PrefixIndex(Generic[V]):
         self._block_tokens = block_tokens
         self._values: dict[bytes, V] = {}
         # The lengths of the prefixes that end in the block after a chain's hash, each with how it is found.
-        self._ends: dict[bytes, dict[int, bytes]] = {}
+        self._ends: dict[bytes, dict[int, set[bytes]]] = {}
 
     def __len__(self) -> int:
         return len(self._values)
@@ -53,13 +53,15 @@ class PrefixIndex(Generic[V]):
     def put(self, key: PrefixKey, value: V) -> None:
         """Store a value, in the place of an earlier one."""
         self._values[key.digest] = value
-        self._ends.setdefault(key.block_digest, {})[key.tokens] = key.digest
+        self._ends.setdefault(key.block_digest, {}).setdefault(key.tokens, set()).add(key.digest)
 
     def remove(self, key: PrefixKey) -> None:
         """Take a value out."""
         del self._values[key.digest]
         ends = self._ends[key.block_digest]
-        del ends[key.tokens]
+        ends[key.tokens].discard(key.digest)
+        if not ends[key.tokens]:
+            del ends[key.tokens]
         if not ends:
             del self._ends[key.block_digest]
 
@@ -73,8 +75,8 @@ class PrefixIndex(Generic[V]):
         most = len(words) if below is None else min(len(words), below - 1)
         for _, block_digest in reversed(list(self._chain(words))):
             for length in sorted(self._ends.get(block_digest, ()), reverse=True):
-                digest = self._ends[block_digest][length]
-                if length <= most and self._end(words, length, block_digest) == digest:
+                digest = self._end(words, length, block_digest) if length <= most else b""
+                if digest in self._ends[block_digest][length]:
                     yield self._values[digest]
 
     def _chain(self, words: array[int]) -> Iterator[tuple[int, bytes]]:

@@ -7,6 +7,7 @@ in any file system, so nothing survives its owner.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -44,6 +45,8 @@ class RegionPage:
     @classmethod
     def parsed(cls, text: bytes) -> RegionPage | None:
         """Read it, or return None where this is no such page."""
+        if len(text) < _PAGE.size:
+            return None
         magic, *fields = _PAGE.unpack(text[: _PAGE.size])
         return cls(*fields) if magic == _MAGIC else None
 
@@ -113,12 +116,15 @@ class Region:
             descriptor = os.memfd_create("pinprobe-region", os.MFD_CLOEXEC | _MFD_ALLOW_SEALING)
         except OSError as error:
             raise AllocationFailed(f"memfd of {format_bytes(self.size_bytes)} failed: {error.strerror}") from None
-        try:
-            os.ftruncate(descriptor, self.size_bytes)
-            mapping = OwnMapping(self.size_bytes, mmap.PAGESIZE, mmap.PAGESIZE, mmap.MAP_SHARED, descriptor)
-            fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_FUTURE_WRITE | _SEAL_SEAL)
-        except OSError as error:
-            os.close(descriptor)
-            raise AllocationFailed(f"memfd of {format_bytes(self.size_bytes)} failed: {error.strerror}") from None
+        with contextlib.ExitStack() as undo:
+            undo.callback(os.close, descriptor)
+            try:
+                os.ftruncate(descriptor, self.size_bytes)
+                mapping = OwnMapping(self.size_bytes, mmap.PAGESIZE, mmap.PAGESIZE, mmap.MAP_SHARED, descriptor)
+                undo.callback(mapping.unmap)
+                fcntl.fcntl(descriptor, _F_ADD_SEALS, _SEAL_SHRINK | _SEAL_GROW | _SEAL_FUTURE_WRITE | _SEAL_SEAL)
+            except OSError as error:
+                raise AllocationFailed(f"memfd of {format_bytes(self.size_bytes)} failed: {error.strerror}") from None
+            undo.pop_all()
         self._descriptor = descriptor
         return mapping

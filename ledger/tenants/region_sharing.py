@@ -8,6 +8,7 @@ borrower's connection is open its savepoint is held, so that the region is not u
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import mmap
 import os
@@ -15,6 +16,7 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -26,6 +28,7 @@ from pinprobe.probes.errors import CouldNotMeasure, PinprobeError, in_one_line, 
 _log = logging.getLogger("pinprobe")
 _LONGEST_MESSAGE_BYTES = 256
 _PATIENCE_SECONDS = 5.0
+_PAUSE_SECONDS = 0.05
 # struct ucred of linux/socket.h: pid, uid, gid.
 _CREDENTIALS = struct.Struct("=iII")
 
@@ -79,8 +82,11 @@ class RegionLender:
         while not self._is_ending:
             try:
                 borrower, _ = self._socket.accept()
-            except OSError:
-                return
+            except OSError as error:
+                if self._is_ending or error.errno in (errno.EBADF, errno.EINVAL):
+                    return
+                time.sleep(_PAUSE_SECONDS)  # out of descriptors, for example: that may pass
+                continue
             with self._lock:
                 self._borrowers.add(borrower)
             threading.Thread(target=self._serve, args=(borrower,), name="pinprobe-lending", daemon=True).start()
@@ -130,7 +136,7 @@ class BorrowedRegion:
         return row
 
     def _page(self) -> RegionPage:
-        page = RegionPage.parsed(self._memory[len(self._memory) - mmap.PAGESIZE :])
+        page = RegionPage.parsed(self._memory[max(0, len(self._memory) - mmap.PAGESIZE) :])
         if page is None or page.key != self._key or page.filling != self._filling:
             raise NotLent("the region holds another savepoint by now")
         return page
@@ -174,8 +180,15 @@ def borrow(address: str, wanted_id: str) -> BorrowedRegion:
             memory = mmap.mmap(descriptors[0], size, mmap.MAP_SHARED, mmap.PROT_READ)
         connection.settimeout(None)
         borrowed = BorrowedRegion(tokens, memory, connection, key, number)
-        borrowed._page()
+        try:
+            borrowed._page()
+        except BaseException:
+            borrowed.close()
+            raise
         return borrowed
+    except (ValueError, OverflowError):  # no numbers, or a size that is none
+        connection.close()
+        raise NotLent(f"what answers at {printable(address)} is no lender of regions") from None
     except OSError as error:
         connection.close()
         raise CouldNotMeasure(f"no lender answers at {printable(address)}: {error.strerror or error}") from None

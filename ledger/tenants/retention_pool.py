@@ -16,7 +16,7 @@ from pinprobe.ledger.tenants.pool_entry import Entry, Hold, Place
 from pinprobe.ledger.tenants.pool_stats import PoolStats
 from pinprobe.ledger.tenants.prefix_index import PrefixIndex, as_words
 from pinprobe.ledger.tenants.region import Region, region_bytes
-from pinprobe.probes.errors import AllocationFailed, BadRequest, CouldNotMeasure, Refused
+from pinprobe.probes.errors import AllocationFailed, BadRequest, CouldNotMeasure, PinprobeError, Refused
 from pinprobe.probes.units import format_bytes
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Counters:
     warm: int = 0
     cold: int = 0
     lost_the_race: int = 0
+    failed: int = 0
     no_region: int = 0
     refused: int = 0
     below_floor: int = 0
@@ -72,6 +73,8 @@ class RetentionPool:
         detail: str = "",
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        if chunk_tokens < 1:
+            raise BadRequest(f"{owner}: a prefill chunk of {chunk_tokens} tokens is none; give 1 or more")
         self.layout = layout
         self.region_bytes = region_bytes(layout.row_bytes)
         self.chunk_tokens = chunk_tokens
@@ -87,6 +90,8 @@ class RetentionPool:
         self._lock = threading.Lock()
         self._books = _Books(PrefixIndex(chunk_tokens))
         self._is_open = True
+        #: Why a region could not be had the last time that one was refused.
+        self.last_refusal: PinprobeError | None = None
         ledger.introduce(owner, self)
 
     # -- reading
@@ -145,7 +150,8 @@ class RetentionPool:
             books.counters.peak_regions = max(books.counters.peak_regions, books.held_regions)
         try:
             return self._map_place()
-        except (Refused, AllocationFailed, CouldNotMeasure):
+        except (Refused, AllocationFailed, CouldNotMeasure) as refusal:
+            self.last_refusal = refusal
             with self._lock:
                 self._books.held_regions -= 1
                 self._books.counters.refused += is_counted
@@ -155,10 +161,11 @@ class RetentionPool:
                 self._books.held_regions -= 1
             raise
 
-    def lose(self) -> None:
-        """Count an offered savepoint whose slot was handed out again before it was copied."""
+    def lose(self, *, by_error: bool = False) -> None:
+        """Count an offered savepoint whose slot was handed out again before it was copied, or that an error ended."""
         with self._lock:
-            self._books.counters.lost_the_race += 1
+            self._books.counters.lost_the_race += not by_error
+            self._books.counters.failed += by_error
 
     def give_back(self, place: Place, *, lost_the_race: bool = False) -> None:
         """Return a place that nothing was published from."""
@@ -209,10 +216,9 @@ class RetentionPool:
                 if not books.free and not self._evict_one():
                     break
                 going.append(books.free.pop())
-                books.held_regions -= 1
+                to_regions += 1  # it is held until its memory is back: others may not take as much before
             books.counters.trimmed += len(going)
-        for place in going:
-            place.reservation.release()
+        self._unmap(going)
         return len(going)
 
     def close(self) -> None:
@@ -222,9 +228,7 @@ class RetentionPool:
             for entry in list(self._books.entries):
                 self._remove(entry)
             going, self._books.free = self._books.free, []
-            self._books.held_regions -= len(going)
-        for place in going:
-            place.reservation.release()
+        self._unmap(going)
 
     def map_ahead(self, regions: int) -> int:
         """Map free regions until so many are there; return how many there are then. Their first use is still cold."""
@@ -274,6 +278,7 @@ class RetentionPool:
                 promoted=promoted,
                 promoted_bytes=promoted * self.layout.row_bytes,
                 lost_the_race=counters.lost_the_race,
+                failed=counters.failed,
                 no_region=counters.no_region,
                 refused=counters.refused,
                 below_floor=counters.below_floor,
@@ -284,6 +289,14 @@ class RetentionPool:
                 evicted=counters.evicted,
                 being_read=sum(entry.readers > 0 for entry in books.entries),
             )
+
+    def _unmap(self, places: Sequence[Place]) -> None:
+        for place in places:
+            try:
+                place.reservation.release()
+            finally:
+                with self._lock:
+                    self._books.held_regions -= 1
 
     # -- under the lock
 

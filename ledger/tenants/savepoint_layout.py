@@ -147,7 +147,7 @@ class SavepointLayout:
         missing = [slab.name for slab in self.slabs if slab.name not in tensors]
         if missing or len(tensors) != len(self.slabs):
             unknown = sorted(set(tensors) - {slab.name for slab in self.slabs})
-            what = f"{missing[0]} is missing" if missing else f"{printable(unknown[0])} is no slab"
+            what = f"{printable(missing[0])} is missing" if missing else f"{printable(unknown[0])} is no slab"
             raise BadRequest(f"{len(tensors)} tensors for {len(self.slabs)} slabs: {what}")
         for slab in self.slabs:
             tensor = tensors[slab.name]

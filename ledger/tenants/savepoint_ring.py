@@ -6,18 +6,19 @@ hand-out raises its slot's generation, so that a reader can tell whether what he
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pinprobe.ledger.tenants.fence import DeviceFence, DoneFence, Fence
 from pinprobe.ledger.tenants.from_allocator import reserve_from
 from pinprobe.probes.allocators.allocator import Allocator
-from pinprobe.probes.errors import PinprobeError, Refused
+from pinprobe.probes.errors import BadRequest, PinprobeError, Refused
 from pinprobe.probes.units import format_bytes
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout
 
 _log = logging.getLogger("pinprobe")
-_TRIES = 3
 _PAUSE_SECONDS = 0.0005
 
 
@@ -81,6 +81,8 @@ class SavepointRing:
 
         Raises `Refused` where that is less than `turn_slots`, what one turn hands out; then nothing was taken.
         """
+        if slots < 1 or turn_slots < 1:
+            raise BadRequest(f"{owner}: a ring of {min(slots, turn_slots)} slots stages nothing; give 1 or more")
         self.layout = layout
         self._fence_for = fence_for or _fence_for
         self._reservation = _reserve(ledger, layout, slots, allocator, turn_slots, owner, detail)
@@ -96,6 +98,7 @@ class SavepointRing:
         self._staging = threading.Lock()
         self._counting = threading.Lock()
         self._hand_outs = 0
+        self._is_closed = False
         self._stale_reads_refused = 0
         ledger.introduce(owner, self)
 
@@ -108,8 +111,9 @@ class SavepointRing:
         self.layout.check(tensors)
         with self._staging:
             ticket = self._hand_out(stream)
-            _copy(self._views[ticket.slot], tensors, stream)
-            self._fences[ticket.slot] = self._fence_for(stream)
+            with self._nobodys_on_failure(ticket):
+                _copy(self._views[ticket.slot], tensors, stream)
+                self._fences[ticket.slot] = self._fence_for(stream)
             return ticket
 
     def load(self, address: int) -> Ticket:
@@ -120,11 +124,24 @@ class SavepointRing:
         """
         with self._staging:
             ticket = self._hand_out(None)
-            ctypes.memmove(self._addresses[ticket.slot], address, self.layout.row_bytes)
-            self._fences[ticket.slot] = DoneFence()
+            with self._nobodys_on_failure(ticket):
+                ctypes.memmove(self._addresses[ticket.slot], address, self.layout.row_bytes)
+                self._fences[ticket.slot] = DoneFence()
             return ticket
 
+    @contextlib.contextmanager
+    def _nobodys_on_failure(self, ticket: Ticket) -> Iterator[None]:
+        """Where a copy fails, leave its slot to nobody: its ticket is stale, and the next lap need not wait for it."""
+        try:
+            yield
+        except BaseException:
+            self._generations[ticket.slot] += 1
+            self._fences[ticket.slot] = DoneFence()
+            raise
+
     def _hand_out(self, stream: Any) -> Ticket:
+        if self._is_closed:
+            raise BadRequest("this ring is closed: its slots are given back")
         slot = self._hand_outs % self.slots
         # Before a byte is written: a reader who finds his generation unchanged afterwards has read no byte of this.
         self._generations[slot] += 1
@@ -135,8 +152,7 @@ class SavepointRing:
             if stream is not None:
                 fence.hold_back(stream)
             else:
-                while not fence.is_done():  # this processor can't be held back by a device: it looks now and then
-                    time.sleep(_PAUSE_SECONDS)
+                _look_until_done(fence)
         return Ticket(slot, self._generations[slot])
 
     def is_live(self, ticket: Ticket) -> bool:
@@ -170,6 +186,8 @@ class SavepointRing:
             self._refuse_stale(ticket)
             if stream is not None:
                 self._fences[ticket.slot].hold_back(stream)
+            else:
+                _look_until_done(self._fences[ticket.slot])
             _copy(tensors, self._views[ticket.slot], stream)
             if stream is not None:
                 self._readers[ticket.slot].append(self._fence_for(stream))
@@ -194,6 +212,7 @@ class SavepointRing:
     def close(self) -> None:
         """Give the slots back. Every ticket is stale from here on; views must not be used any more."""
         with self._staging:
+            self._is_closed = True
             self._generations = [generation + 1 for generation in self._generations]
             self._views = [{} for _ in self._views]
         self._reservation.release()
@@ -212,6 +231,12 @@ class _NotYet(DoneFence):
 
     def is_done(self) -> bool:
         return False
+
+
+def _look_until_done(fence: Fence) -> None:
+    """Wait for a copy in the only way that this processor has: it can't be held back by a device, so it looks."""
+    while not fence.is_done():
+        time.sleep(_PAUSE_SECONDS)
 
 
 def _copy(to: Mapping[str, torch.Tensor], of: Mapping[str, torch.Tensor], stream: Any) -> None:
@@ -242,22 +267,28 @@ def _reserve(
     detail: str,
 ) -> Any:
     """Reserve as many slots as the ledger can afford, from one turn's worth up to all."""
-    for attempt in range(_TRIES):
-        affordable = ledger.fit(layout.row_bytes, slots, allocator=allocator.name)
+    wanted = slots
+    while True:
+        affordable = ledger.fit(layout.row_bytes, wanted, allocator=allocator.name)
         fitting = max(turn_slots, affordable)
         asked = fitting * layout.row_bytes
         how = f"{fitting:,} slot{'' if fitting == 1 else 's'} x {layout.row_bytes:,} B"
         if fitting < slots:
             how = f"{how}, of {slots:,} that were wanted"
-            if affordable == fitting:
-                _log.warning("%s: %s of %s slots fit now", owner, fitting, slots)
         try:
-            return reserve_from(allocator, ledger, owner, asked, ", ".join(part for part in (how, detail) if part))
+            reservation = reserve_from(
+                allocator, ledger, owner, asked, ", ".join(part for part in (how, detail) if part)
+            )
         except Refused as refusal:
-            # Others may have been faster since `fit` looked. One turn's worth is the least that is of use.
-            if fitting == turn_slots or attempt == _TRIES - 1:
-                raise Refused(
-                    f"{refusal}; one turn hands out {turn_slots} slots, {format_bytes(turn_slots * layout.row_bytes)}",
-                    *refusal.args[1:],
-                ) from None
-    raise AssertionError("unreachable")
+            # Others may have been faster, or its allocator took more than its price said: then a smaller ring may fit,
+            # down to one turn's worth, which is the least that is of use.
+            allocator.empty_cache()
+            if fitting == turn_slots:
+                needs = format_bytes(turn_slots * layout.row_bytes)
+                message = f"{refusal}; one turn hands out {turn_slots} slots, {needs}"
+                raise Refused(message, *refusal.args[1:]) from None
+            wanted = max(turn_slots, fitting * 7 // 8)
+            continue
+        if fitting < slots:
+            _log.warning("%s: %s of %s slots fit now", owner, fitting, slots)
+        return reservation

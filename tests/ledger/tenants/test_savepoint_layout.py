@@ -191,7 +191,7 @@ def test_no_slabs_and_slabs_of_the_same_name_are_refused() -> None:
 
 
 def test_more_than_any_model_or_address_space_has_is_refused_at_once() -> None:
-    refused("more than any model has", lambda: SavepointLayout.of_geometry(10**9, GEOMETRY))
+    refused("than any model has", lambda: SavepointLayout.of_geometry(10**9, GEOMETRY))
     huge = (Slab("a", (2**40, 2**20), "float64"),)
     refused("more than any address space holds", lambda: SavepointLayout(huge))
 
