@@ -20,6 +20,7 @@ from pinprobe.ledger.tenants.region_sharing import RegionLender, region_id
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout, Slab
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing
+from pinprobe.ledger.tenants.torch_library import load_torch
 from pinprobe.probes.allocators.allocator import Allocator
 from pinprobe.probes.errors import AllocatorUnavailable, CouldNotMeasure, in_one_line, printable
 
@@ -98,7 +99,7 @@ def find_device(name: str) -> str:
     Raises `AllocatorUnavailable` where torch is missing, or has no such device.
     """
     try:
-        import torch
+        torch = load_torch()
     except Exception as error:
         raise AllocatorUnavailable(f"torch can't be imported: {in_one_line(error)}", "`pip install torch`") from error
     has_device = torch.cuda.is_available()

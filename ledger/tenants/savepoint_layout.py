@@ -15,6 +15,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from pinprobe.ledger.tenants.torch_library import load_torch
 from pinprobe.probes.errors import BadRequest, printable
 from pinprobe.probes.units import LARGEST_SIZE_BYTES, format_bytes
 
@@ -132,8 +133,7 @@ class SavepointLayout:
 
     def views(self, address: int, owner: object) -> dict[str, torch.Tensor]:
         """Return a tensor for each slab of the row that begins at `address`; they keep `owner` alive."""
-        import torch
-
+        torch = load_torch()
         memory = (ctypes.c_ubyte * self.row_bytes).from_address(address)
         memory.owner = owner  # type: ignore[attr-defined]  # the buffer that torch keeps alive keeps its owner
         whole = torch.frombuffer(memory, dtype=torch.uint8)

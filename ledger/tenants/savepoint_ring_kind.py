@@ -10,6 +10,7 @@ from pinprobe.ledger.tenants.ready_allocators import ReadyAllocators
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout, Slab
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing
 from pinprobe.ledger.tenants.tenant import AUTO, Field, FieldType, TenantSpec, scaled_count
+from pinprobe.ledger.tenants.torch_library import load_torch
 from pinprobe.probes.errors import AllocatorUnavailable, BadRequest, in_one_line
 from pinprobe.probes.units import format_bytes
 
@@ -76,7 +77,7 @@ class SavepointRingKind:
 
 def _bring_up_torch(spec: TenantSpec) -> None:
     try:
-        import torch  # noqa: F401
+        load_torch()
     except Exception as error:
         reason = f"{spec.where}: the slots of a ring are torch's tensors, and it can't be imported"
         raise AllocatorUnavailable(f"{reason}: {in_one_line(error)}", "`pip install torch`") from error

@@ -295,7 +295,7 @@ def test_asking_the_kernel_and_reading_maps_find_the_same_bounds_for_every_mappi
             pytest.skip("this kernel has no PROCMAP_QUERY")
     # A mapping may come or go while this runs, so only those count that stood in maps before and after.
     before = Path("/proc/self/maps").read_bytes().splitlines()
-    answers: dict[bytes, set[Mapping | None]] = {}
+    answers: dict[bytes, set[Mapping | Unreadable | None]] = {}
     for line in before:
         start, end = (int(part, 16) for part in line.split()[0].split(b"-"))
         places = (start, (start + end) // 2, end - 1)
@@ -384,6 +384,7 @@ def test_the_kernel_tells_the_page_size_where_it_is_asked_and_maps_does_not() ->
     with OwnMapping.anonymous(mmap.PAGESIZE, huge_pages=False) as memory:
         asked = _query_mapping(THIS_HOST, memory.address, "self")
         if asked is not None:
+            assert isinstance(asked, Mapping)
             assert asked.page_bytes == mmap.PAGESIZE
         read = find_mapping_in_maps(THIS_HOST, memory.address)
         assert isinstance(read, Mapping)

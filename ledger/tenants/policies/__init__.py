@@ -1,1 +1,0 @@
-"""Which savepoints are worth a place: each retention policy one a file, metadata only."""
