@@ -7,6 +7,7 @@ while it was being copied shows by its generation, and what was copied is thrown
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import logging
 import threading
@@ -129,9 +130,7 @@ class CopyOut:
         self._pool.lose(by_error=True)
 
     def _copy(self, work: _Work) -> None:
-        try:
-            address = self._ring.address(work.ticket)
-        except StaleTicket:
+        if not self._ring.is_live(work.ticket):
             self._pool.lose()
             return
         place = self._pool.take_place()
@@ -139,7 +138,8 @@ class CopyOut:
             return
         try:
             place.region.begin()
-            ctypes.memmove(place.region.address, address, self._ring.layout.row_bytes)
+            with contextlib.suppress(StaleTicket), self._ring.reading(work.ticket) as address:
+                ctypes.memmove(place.region.address, address, self._ring.layout.row_bytes)
             # Asked after the last byte: the ring raises the generation before the first byte of the next savepoint.
             if self._ring.is_live(work.ticket):
                 self._pool.publish(place, work.tokens, work.conversation)

@@ -99,6 +99,8 @@ class SavepointRing:
         self._counting = threading.Lock()
         self._hand_outs = 0
         self._is_closed = False
+        self._unread = threading.Condition()
+        self._reads = 0
         self._stale_reads_refused = 0
         ledger.introduce(owner, self)
 
@@ -114,6 +116,7 @@ class SavepointRing:
             with self._nobodys_on_failure(ticket):
                 _copy(self._views[ticket.slot], tensors, stream)
                 self._fences[ticket.slot] = self._fence_for(stream)
+                self._readers[ticket.slot] = []
             return ticket
 
     def load(self, address: int) -> Ticket:
@@ -127,6 +130,7 @@ class SavepointRing:
             with self._nobodys_on_failure(ticket):
                 ctypes.memmove(self._addresses[ticket.slot], address, self.layout.row_bytes)
                 self._fences[ticket.slot] = DoneFence()
+                self._readers[ticket.slot] = []
             return ticket
 
     @contextlib.contextmanager
@@ -147,13 +151,16 @@ class SavepointRing:
         self._generations[slot] += 1
         self._hand_outs += 1
         earlier = [self._fences[slot], *self._readers[slot]]
-        self._fences[slot], self._readers[slot] = _NotYet(), []
-        for fence in earlier:
-            if stream is not None:
-                fence.hold_back(stream)
-            else:
-                _look_until_done(fence)
-        return Ticket(slot, self._generations[slot])
+        # Kept until the next copy is under way: should that fail, the one after it has to wait for them too.
+        self._fences[slot], self._readers[slot] = _NotYet(), earlier
+        ticket = Ticket(slot, self._generations[slot])
+        with self._nobodys_on_failure(ticket):
+            for fence in earlier:
+                if stream is not None:
+                    fence.hold_back(stream)
+                else:
+                    _look_until_done(fence)
+        return ticket
 
     def is_live(self, ticket: Ticket) -> bool:
         """Say whether the slot is still this ticket's."""
@@ -169,6 +176,19 @@ class SavepointRing:
         self._refuse_stale(ticket)
         address: int = self._addresses[ticket.slot]
         return address
+
+    @contextlib.contextmanager
+    def reading(self, ticket: Ticket) -> Iterator[int]:
+        """Yield where the slot begins, and keep its memory mapped meanwhile: `close` waits. Raises `StaleTicket`."""
+        with self._unread:
+            address = self.address(ticket)
+            self._reads += 1
+        try:
+            yield address
+        finally:
+            with self._unread:
+                self._reads -= 1
+                self._unread.notify_all()
 
     def view(self, ticket: Ticket) -> dict[str, torch.Tensor]:
         """Return the slot's slabs as tensors. Raises `StaleTicket`. After reading from them, ask `is_live` again."""
@@ -215,6 +235,8 @@ class SavepointRing:
             self._is_closed = True
             self._generations = [generation + 1 for generation in self._generations]
             self._views = [{} for _ in self._views]
+        with self._unread:
+            self._unread.wait_for(lambda: not self._reads)
         self._reservation.release()
         self._allocator.empty_cache()
 

@@ -27,6 +27,8 @@ from pinprobe.probes.own_mapping import OwnMapping
 from tests.ledger.tenants.test_region import open_files
 from tests.ledger.tenants.test_retention_pool import CHUNK, REGION, found, mapped_regions, prompt
 from tests.ledger.tenants.test_savepoint_ring import MIXED, HeldFences, a_stream, prepared, row_of, stamped
+from tests.probes.allocators.fresh_process import run_to_its_end
+from tests.probes.allocators.kernel_word import whole_pages
 
 WORKER = "pinprobe-copy-out"
 _PATIENCE_SECONDS = 8.0
@@ -201,7 +203,7 @@ def test_where_every_region_is_being_read_there_is_none(ledger: HostPinnedLedger
 
 
 def test_where_the_ledger_refuses_a_region_that_is_counted_and_the_next_is_tried_anew() -> None:
-    ring_bytes = -(-3 * MIXED.row_bytes // 4096) * 4096
+    ring_bytes = whole_pages(3 * MIXED.row_bytes)
     with HostPinnedLedger(limit_bytes=ring_bytes + REGION, wait_seconds=0) as ledger:
         bench = Bench(ledger)
         for number in (1, 2):
@@ -405,6 +407,29 @@ def test_what_is_queued_when_the_ring_or_the_pool_closes_is_lost_or_has_no_regio
     bench.ring.close()
     bench.drain()
     assert outcomes(bench.pool.stats()) == {"no_region": 1, "lost_the_race": 1}
+
+
+def close_the_ring_during_a_copy() -> str:
+    """Have the ring closed before the worker, as whoever closes tenants in the order of their opening would."""
+    with HostPinnedLedger() as ledger, pytest.MonkeyPatch.context() as patch:
+        bench = Bench(ledger)
+        step = SteppedCopy(patch)
+        bench.submit(1)
+        assert step.entered.wait(_PATIENCE_SECONDS)
+        closer = threading.Thread(target=bench.ring.close, daemon=True)  # it may wait for the copy
+        closer.start()
+        closer.join(0.2)
+        step.go_on.set()
+        closer.join(_PATIENCE_SECONDS)
+        bench.drain()
+        bench.close()
+    return "it came to its end"
+
+
+def test_a_ring_that_is_closed_during_a_copy_takes_no_memory_from_under_it() -> None:
+    ended = run_to_its_end(close_the_ring_during_a_copy)
+    assert ended.code == 0, f"the process ended with {ended.code}: {ended.stderr}"
+    assert b"it came to its end" in ended.pickled
 
 
 # -- errors in one copy

@@ -97,6 +97,16 @@ def test_a_slab_of_one_number_holds_too(ledger: HostPinnedLedger) -> None:
     assert run_lossless(ledger, layout, prepared("pageable"), laps=1).holds
 
 
+def test_what_lay_between_the_slabs_before_makes_no_savepoint_another(ledger: HostPinnedLedger) -> None:
+    # A block that its allocator kept is not cleared, and padding is never written.
+    allocator = prepared("torch-host")
+    dirty = allocator.allocate(RING_SLOTS * LAYOUT.row_bytes)
+    ctypes.memset(dirty.address, 0xEE, RING_SLOTS * LAYOUT.row_bytes)
+    dirty.release()
+    assert LAYOUT.row_bytes > LAYOUT.payload_bytes
+    assert run_lossless(ledger, LAYOUT, allocator, laps=1).holds
+
+
 def test_each_leg_tells_its_bytes_and_its_time(ledger: HostPinnedLedger) -> None:
     result = run_lossless(ledger, LAYOUT, prepared("pageable"), savepoints=3, laps=1)
     assert {"device to slot", "slot to region"} <= {leg.name for leg in result.legs}
