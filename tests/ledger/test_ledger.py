@@ -169,7 +169,7 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "mmap": shared,
     "memfd": lambda size: _touched(OwnMapping.memfd(size)),
     "bytearray": lambda size: bytearray(b"\1") * size,
-    "ctypes": lambda size: (ctypes.c_ubyte * size).from_buffer_copy(b"\1" * size),
+    "ctypes": lambda size: _filled((ctypes.c_ubyte * size)()),
     "mlock": lambda size: prepared("mlock").allocate(size),
     "pageable": lambda size: prepared("pageable").allocate(size),
     "torch-host": lambda size: prepared("torch-host").allocate(size),
@@ -181,6 +181,12 @@ KINDS: dict[str, Callable[[int], Any]] = {
     "memory and its length": lambda size: (shared(size), size),
     "opaque": Opaque,
 }
+
+
+def _filled(array: ctypes.Array[ctypes.c_ubyte]) -> ctypes.Array[ctypes.c_ubyte]:
+    """The same array, written in place: a copy made for it could stay in the heap, resident and no one's."""
+    ctypes.memset(array, 1, ctypes.sizeof(array))
+    return array
 
 
 def _touched(memory: OwnMapping) -> OwnMapping:
