@@ -22,9 +22,12 @@ ROOMS = {
     "psutil": ("probes/host_facts.py",),
     "platformdirs": ("probes/cache_folder.py",),
     "pytest": ("cli/pytest_plugin.py",),
+    "xxhash": ("ledger/tenants/",),
+    "httpx": ("ledger/replay/endpoint.py",),
+    "libcachesim": ("ledger/",),
 }
 #: Libraries that cost too much to load before they are needed: imported inside a function only.
-LATE = ("torch", "transformers", "rich", "psutil", "pydantic", "yaml")
+LATE = ("torch", "transformers", "rich", "psutil", "pydantic", "yaml", "xxhash", "httpx", "libcachesim")
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "common", "helpers", "manager", "base", "misc"}
 
 

@@ -104,18 +104,53 @@ MUTANTS = {
         "::test_a_slot_that_is_handed_out_during_the_copy_loses_the_race_and_its_bytes_are_thrown_away",
     ),
     "a reader's hold, where an entry is evicted": (
-        "ledger/tenants/retention_pool.py",
-        "            if not entry.readers:\n                self._remove(entry)",
-        "            if True:\n                self._remove(entry)",
+        "ledger/tenants/pool_books.py",
+        "        if entry.is_here:\n            self.busy.add(entry.key.digest)",
+        "        if False:\n            self.busy.add(entry.key.digest)",
         "tests/ledger/tenants/test_retention_pool.py"
         "::test_an_entry_that_is_being_read_stays_until_it_is_let_go_and_its_region_is_not_used_meanwhile",
     ),
     "a reader's hold, where an entry goes": (
-        "ledger/tenants/retention_pool.py",
-        "        if not entry.readers:\n            self._free(entry.place)",
-        "        if True:\n            self._free(entry.place)",
+        "ledger/tenants/pool_books.py",
+        "        if not entry.readers:\n            self.supply.free(entry.place)",
+        "        if True:\n            self.supply.free(entry.place)",
         "tests/ledger/tenants/test_retention_pool.py"
         "::test_what_goes_while_it_is_being_read_stays_readable_and_its_region_is_free_afterwards",
+    ),
+    "that an entry is valued anew when its ancestor goes": (
+        "ledger/tenants/policies/chain.py",
+        "            follower.ancestor = entry.ancestor\n            self._rank(follower)\n",
+        "            follower.ancestor = entry.ancestor\n",
+        "tests/ledger/tenants/policies/test_chain.py"
+        "::test_an_entry_whose_ancestor_went_is_worth_all_that_it_covers_now",
+    ),
+    "that an entry's cover passes on when it goes": (
+        "ledger/tenants/policies/prefix_tree.py",
+        "        if node.parent is not None:\n            self._add_cover(node.parent, node.cover)",
+        "        pass",
+        "tests/ledger/tenants/policies/test_prefix_tree.py"
+        "::test_what_an_entry_covered_passes_to_its_ancestor_when_it_goes",
+    ),
+    "the checksum of what comes back from disk": (
+        "ledger/tenants/restore.py",
+        "self._address, size_bytes, self._check_wanted) != header.row_hash:",
+        "self._address, size_bytes, self._check_wanted) is None:",
+        "tests/ledger/tenants/test_overflow_tier.py"
+        "::test_a_file_that_is_not_what_was_written_is_lost_and_counted_and_never_served",
+    ),
+    "that a pool's bound is checked before a region is taken": (
+        "ledger/tenants/region_supply.py",
+        "if not self.is_open or self.held >= self.bound:",
+        "if not self.is_open or self.held > self.bound:",
+        "tests/ledger/tenants/test_pool_and_overflow_stateful.py"
+        "::test_bytes_are_right_bounds_hold_and_nothing_is_lost_uncounted",
+    ),
+    "that an overflow's bound is checked before a file is written": (
+        "ledger/tenants/disk_overflow.py",
+        "            self._evict(shortage, attempt.value, WriteEnd.NOT_WORTH_IT)\n        try:\n",
+        "            pass\n        try:\n",
+        "tests/ledger/tenants/test_overflow_tier.py"
+        "::test_no_bytes_are_set_aside_that_the_bound_has_no_room_for",
     ),
 }
 

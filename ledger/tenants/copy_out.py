@@ -91,9 +91,13 @@ class CopyOut:
         pause = _SHORTEST_PAUSE_SECONDS
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._is_ending)
+                has_work = self._changed.wait_for(lambda: self._waiting or self._is_ending, self._pool.idle_seconds)
                 if self._is_ending:
                     return
+            if not has_work:
+                self._use_idle_moment()
+                continue
+            with self._changed:
                 work = self._next_ready()
                 self._is_copying = work is not None
             if work is None:
@@ -102,10 +106,12 @@ class CopyOut:
                 pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
                 continue
             pause = _SHORTEST_PAUSE_SECONDS
+            started = time.perf_counter()
             try:
                 self._copy(work)
             except Exception as error:  # noqa: BLE001  # one savepoint that can't be kept must not end the thread
                 self._tell(error)
+            self._pool.served(time.perf_counter() - started)
             with self._changed:
                 self._is_copying = False
                 self._changed.notify_all()
@@ -125,6 +131,12 @@ class CopyOut:
         self._changed.notify_all()
         return None
 
+    def _use_idle_moment(self) -> None:
+        try:
+            self._pool.settle()
+        except Exception as error:  # noqa: BLE001  # a pool that can't shrink must not end the thread
+            _log.error("a pool could not be brought to its size: %s", in_one_line(error))
+
     def _tell(self, error: Exception) -> None:
         _log.error("a savepoint could not be kept: %s", in_one_line(error))
         self._pool.lose(by_error=True)
@@ -133,7 +145,7 @@ class CopyOut:
         if not self._ring.is_live(work.ticket):
             self._pool.lose()
             return
-        place = self._pool.take_place()
+        place = self._pool.take_place(work.tokens, work.conversation)
         if place is None:
             return
         try:
@@ -142,7 +154,7 @@ class CopyOut:
                 ctypes.memmove(place.region.address, address, self._ring.layout.row_bytes)
             # Asked after the last byte: the ring raises the generation before the first byte of the next savepoint.
             if self._ring.is_live(work.ticket):
-                self._pool.publish(place, work.tokens, work.conversation)
+                self._pool.publish(place)
                 return
         except BaseException:
             self._pool.give_back(place)

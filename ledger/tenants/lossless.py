@@ -141,7 +141,7 @@ def run_lossless(
     legs: dict[str, list[float]] = {name: [] for name in _LEGS}
     mismatched: list[str] = []
     ring = SavepointRing(ledger, layout, RING_SLOTS, allocator, turn_slots=RING_SLOTS)
-    pool = RetentionPool(ledger, layout, bound_regions=2, chunk_tokens=1, shared=True)
+    pool = RetentionPool(ledger, layout, bound_regions=2, policy="lru", chunk_tokens=1, shared=True)
     worker = CopyOut(ring, pool)
 
     def done() -> None:
@@ -242,7 +242,7 @@ def _plain_copies(ring: SavepointRing, pool: RetentionPool, device: str, legs: d
     """Time the same bytes in one plain copy each: what the link and the memory give by themselves."""
     import torch
 
-    place = pool.take_place()
+    place = pool.take_place([-1], "timing")
     if place is None:
         raise CouldNotMeasure("the pool has no region to copy into")
     size = ring.layout.row_bytes

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol
 
+from pinprobe.ledger.tenants.policies.policy import Key
 from pinprobe.ledger.tenants.prefix_index import PrefixKey
 from pinprobe.ledger.tenants.region import Region
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout
@@ -19,11 +20,17 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class Place:
-    """A region with its line in the ledger. `was_used` is false until something was published from it."""
+    """A region with its line in the ledger. `was_used` is false until something was published from it.
+
+    `key`, `conversation` and `prefixes` are those of the savepoint that is being copied into it.
+    """
 
     region: Region
     reservation: Reservation[Region]
     was_used: bool = False
+    key: PrefixKey | None = None
+    conversation: str = ""
+    prefixes: tuple[Key, ...] = ()
 
 
 @dataclass(eq=False)
@@ -32,9 +39,8 @@ class Entry:
 
     key: PrefixKey
     conversation: str
-    parent: PrefixKey | None
     place: Place
-    last_used_seconds: float
+    prefixes: tuple[Key, ...] = ()  # the keys of those that were known when it was offered, the longest first
     readers: int = 0
     is_here: bool = True
 

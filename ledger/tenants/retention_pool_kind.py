@@ -1,16 +1,17 @@
-"""`retention_pool`: how a config gives a `RetentionPool` its bound."""
+"""`retention_pool`: how a config gives a `RetentionPool` its bound, its policy and its overflow."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from fractions import Fraction
 from typing import TYPE_CHECKING, NoReturn
 
+from pinprobe.ledger.tenants.disk_overflow import DiskOverflow
+from pinprobe.ledger.tenants.pool_shape import PoolShape, bound_regions, told_of
 from pinprobe.ledger.tenants.region import region_bytes
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.tenant import Field, FieldType, TenantSpec
-from pinprobe.probes.errors import AllocationFailed, BadRequest, Refused
+from pinprobe.probes.errors import AllocationFailed, Refused
 from pinprobe.probes.units import format_bytes
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ class RetentionPoolKind:
     """A pool of at most `regions`, and of at most `bytes` where that is given too.
 
     With `mapped_at_boot` all of the bound is mapped when it is opened, or it is refused; without, each region is mapped
-    when it is needed, and a savepoint for which there is no memory then is not kept.
+    when it is needed, and where there is no memory for one its savepoint takes the place of another. With
+    `sized_by_demand` regions that live conversations do not want go back. Nothing is written to disk unless both an
+    `overflow_dir` and `overflow_bytes` are given.
     """
 
     kind = "retention_pool"
@@ -35,61 +38,85 @@ class RetentionPoolKind:
         ),
         Field("shared", FieldType.FLAG, "Whether other processes of the user can map the regions.", default=False),
         Field("mapped_at_boot", FieldType.FLAG, "Whether all regions are mapped when it is opened.", default=True),
+        Field(
+            "policy",
+            FieldType.TEXT,
+            "Who decides which savepoint goes: gittins, chain, gdsf, lru, or one of another package.",
+            default="gittins",
+        ),
+        Field(
+            "sized_by_demand",
+            FieldType.FLAG,
+            "Whether it keeps as many as live conversations will read next.",
+            default=False,
+        ),
+        Field("min_regions", FieldType.COUNT, "How many it keeps at least, where demand sizes it.", default=1),
+        Field("overflow_dir", FieldType.TEXT, "A folder for savepoints that memory can't hold.", may_be_missing=True),
+        Field(
+            "overflow_bytes",
+            FieldType.SIZE,
+            "How much its files take at most, those of all processes together.",
+            may_be_missing=True,
+        ),
+        Field(
+            "prefill",
+            FieldType.TEXT,
+            "What prefill takes: seconds a token, or of n tokens a*n+b*n^2. Without it nothing is worth a file.",
+            may_be_missing=True,
+        ),
     )
     #: Nothing is transferred to a device from a region, so nothing of it has to be pinned.
     only_allocator: str | None = "pageable"
 
     def asked_bytes(self, spec: TenantSpec) -> int:
         """Return what is mapped when it is opened: all regions that the bound allows, or nothing."""
-        return _bound_regions(spec) * _region_bytes(spec) if spec.fields["mapped_at_boot"] else 0
+        mapped = bound_regions(spec) if spec.fields["mapped_at_boot"] else 0
+        return mapped * region_bytes(spec.layout("layout").row_bytes)
 
     def scaled(self, spec: TenantSpec, scale: Fraction) -> TenantSpec:
         """Return it with fewer regions, counted from what both bounds allow."""
         self.prepare(spec)
-        return spec.with_fields(regions=_bound_regions(spec)).scaled("regions", scale)
+        return spec.with_fields(regions=bound_regions(spec)).scaled("regions", scale)
 
     def prepare(self, spec: TenantSpec) -> None:
-        """Raise `BadRequest` where the bound in bytes is below one region. There is nothing to load."""
-        if _bound_regions(spec) < 1:
-            raise BadRequest(
-                f"{spec.where}: {spec.size('bytes'):,} B are less than one region, {_region_bytes(spec):,} B; give"
-                " that or more, or leave `bytes` out"
-            )
+        """Raise `BadRequest` where its fields make no pool. There is nothing to load."""
+        PoolShape.of(spec)
 
     def open(self, spec: TenantSpec, ledger: HostPinnedLedger, rank: int | None) -> RetentionPool:
         """Open the pool, with all of its regions mapped where the config says so.
 
         Raises `Refused` where they do not fit, and `AllocationFailed` where they fitted and could not be mapped all the
-        same; then none is kept.
+        same; then none is kept. Raises `BadRequest` where the overflow's folder can't be used.
         """
-        self.prepare(spec)
-        if spec.fields["mapped_at_boot"]:
-            _refuse_what_does_not_fit(spec, ledger, self.asked_bytes(spec))
-        pool = RetentionPool(
-            ledger,
-            spec.layout("layout"),
-            bound_regions=_bound_regions(spec),
-            chunk_tokens=spec.size("chunk_tokens"),
-            shared=bool(spec.fields["shared"]),
-            owner=spec.name,
-            detail=spec.detail_for(rank),
-        )
-        if spec.fields["mapped_at_boot"]:
-            try:
+        shape = PoolShape.of(spec)
+        if shape.is_mapped_at_boot:
+            _refuse_what_does_not_fit(spec, shape, ledger)
+        with contextlib.ExitStack() as undo:
+            overflow = None
+            if shape.overflow_folder is not None and shape.overflow_bytes is not None:
+                with told_of(spec):
+                    overflow = DiskOverflow(shape.overflow_folder, shape.layout, shape.overflow_bytes)
+                undo.callback(overflow.close)
+            pool = RetentionPool(
+                ledger,
+                shape.layout,
+                bound_regions=shape.bound_regions,
+                min_regions=shape.min_regions,
+                policy=shape.policy,
+                is_sized_by_demand=shape.is_sized_by_demand,
+                chunk_tokens=shape.chunk_tokens,
+                shared=shape.is_shared,
+                owner=spec.name,
+                detail=spec.detail_for(rank),
+                overflow=overflow,
+                prefill_time=shape.prefill_time,
+            )
+            undo.callback(pool.close)
+            if shape.is_mapped_at_boot:
                 _map_all(spec, pool)
-            except BaseException:
-                pool.close()
-                raise
-        return pool
-
-
-def _region_bytes(spec: TenantSpec) -> int:
-    return region_bytes(spec.layout("layout").row_bytes)
-
-
-def _bound_regions(spec: TenantSpec) -> int:
-    regions = spec.size("regions")
-    return min(regions, spec.size("bytes") // _region_bytes(spec)) if "bytes" in spec.fields else regions
+            pool.measure_overflow()
+            undo.pop_all()
+            return pool
 
 
 class _Fits(Exception):
@@ -100,23 +127,21 @@ def _fits() -> NoReturn:
     raise _Fits
 
 
-def _refuse_what_does_not_fit(spec: TenantSpec, ledger: HostPinnedLedger, asked_bytes: int) -> None:
+def _refuse_what_does_not_fit(spec: TenantSpec, shape: PoolShape, ledger: HostPinnedLedger) -> None:
     """Have the ledger judge all regions at once, before the first is mapped: they are reserved one by one."""
     try:
         with contextlib.suppress(_Fits):
+            asked_bytes = shape.bound_regions * shape.region_bytes
             ledger.reserve(spec.name, asked_bytes, _fits, allocator="mmap", pageable=True)
     except Refused as refusal:
-        how = f"{_bound_regions(spec):,} regions of {_region_bytes(spec):,} B were to be mapped at boot"
+        how = f"{shape.bound_regions:,} regions of {shape.region_bytes:,} B were to be mapped at boot"
         raise Refused(f"{refusal}; {how}: give fewer regions, or mapped_at_boot: false", *refusal.args[1:]) from None
 
 
 def _map_all(spec: TenantSpec, pool: RetentionPool) -> None:
-    # Each is held until the last one is there, so that none is handed out twice.
-    places = list(itertools.islice(iter(pool.take_place, None), pool.bound_regions))
-    for place in places:
-        pool.give_back(place)
-    if len(places) < pool.bound_regions:
+    mapped = pool.map_ahead(pool.bound_regions)
+    if mapped < pool.bound_regions:
         raise AllocationFailed(
-            f"{spec.where}: {len(places):,} of {pool.bound_regions:,} regions of {format_bytes(pool.region_bytes)}"
+            f"{spec.where}: {mapped:,} of {pool.bound_regions:,} regions of {format_bytes(pool.region_bytes)}"
             " could be mapped: others were faster, or the kernel refused; give fewer regions, or mapped_at_boot: false"
         )

@@ -40,7 +40,7 @@ class SavepointRingKind:
 
     def asked_bytes(self, spec: TenantSpec) -> int:
         """Return slots x row, all that is wanted."""
-        return _slots(spec) * spec.layout("layout").row_bytes
+        return wanted_slots(spec) * spec.layout("layout").row_bytes
 
     def scaled(self, spec: TenantSpec, scale: Fraction) -> TenantSpec:
         """Return it with fewer slots, and with a turn that hands out fewer. Raises `BadRequest` as `prepare` does."""
@@ -67,7 +67,7 @@ class SavepointRingKind:
         return SavepointRing(
             ledger,
             spec.layout("layout"),
-            _slots(spec),
+            wanted_slots(spec),
             self._ready.get(spec.allocator, self.asked_bytes(spec)),
             turn_slots=_turn_slots(spec),
             owner=spec.name,
@@ -91,12 +91,13 @@ def _turn_slots(spec: TenantSpec) -> int:
     return spec.size("max_num_seqs") * spec.size("hand_outs")
 
 
-def _slots(spec: TenantSpec) -> int:
+def wanted_slots(spec: TenantSpec) -> int:
+    """Return how many slots a ring is to have: those of its config, or what one turn hands out."""
     return _turn_slots(spec) if spec.fields["slots"] == AUTO else spec.size("slots")
 
 
 def _refuse_too_few(spec: TenantSpec) -> None:
-    slots, turn = _slots(spec), _turn_slots(spec)
+    slots, turn = wanted_slots(spec), _turn_slots(spec)
     if slots < turn:
         row_bytes = spec.layout("layout").row_bytes
         how = f"{spec.size('max_num_seqs'):,} sequences x {spec.size('hand_outs'):,} hand-outs"

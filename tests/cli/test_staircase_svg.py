@@ -8,7 +8,7 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pinprobe.cli.staircase_svg import staircase_svg
@@ -73,6 +73,7 @@ def test_what_was_predicted_is_drawn_apart_and_explained(host: HostFacts) -> Non
 
 
 @given(st.text(min_size=1, max_size=40))
+@settings(max_examples=20, deadline=None)
 def test_no_name_can_break_out_of_its_place(name: str) -> None:
     host = read_host_facts()
     hostile = replace(host, kernel=name, torch=name, driver=name, machine=name)

@@ -15,7 +15,7 @@ from pinprobe.ledger.arithmetic import parse_condition, parse_number
 from pinprobe.ledger.expression_text import LARGEST, Quantity
 from pinprobe.probes.errors import BadRequest
 
-FUZZ = settings(derandomize=True, deadline=None, max_examples=400)
+FUZZ = settings(derandomize=True, deadline=None, max_examples=150)
 MIB = 2**20
 
 NUMBERS = {

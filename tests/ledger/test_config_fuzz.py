@@ -22,7 +22,7 @@ from pinprobe.ledger.tenants.kinds import load_kind
 from pinprobe.probes.errors import BadConfig, BadRequest
 from pinprobe.probes.units import LARGEST_SIZE_BYTES
 
-FUZZ = settings(derandomize=True, deadline=None, max_examples=300, suppress_health_check=list(HealthCheck))
+FUZZ = settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=list(HealthCheck))
 LONG_FUZZ = settings(deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck))
 
 Try = Callable[..., bool]

@@ -243,7 +243,7 @@ def check_any_text(mine: HostBook, theirs: HostBook, text: bytes) -> None:
     assert others(mine).entries[0].rows == ROWS
 
 
-@settings(fuzzed, max_examples=300)
+@settings(fuzzed, max_examples=120)
 @given(text=texts)
 def test_no_text_stops_the_book(mine: HostBook, theirs: HostBook, text: bytes) -> None:
     theirs.write(ROWS)

@@ -552,7 +552,7 @@ def test_an_adoption_is_booked_even_beyond_the_limit_since_it_is_there_already()
             ledger.reserve("cache.ring", 1, never_called)
 
 
-@pytest.mark.parametrize("held", [None, object(), 5, [], bytearray(), "text"], ids=repr)
+@pytest.mark.parametrize("held", [None, object(), 5, [], bytearray(), "text"], ids=lambda held: type(held).__name__)
 def test_what_shows_no_memory_can_t_be_adopted(held: object, ledger: HostPinnedLedger) -> None:
     with pytest.raises(BadRequest, match=r"^weights: what is to be adopted shows no host memory of this process$"):
         ledger.adopt("weights", held)

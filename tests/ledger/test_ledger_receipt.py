@@ -26,7 +26,7 @@ from pinprobe.probes.host_facts import HostFacts, read_host_facts
 from pinprobe.probes.reading import Reading, Unreadable
 from tests.ledger.test_printout import GIB, MIB, SLOT, UNREAD, account, retained, row, unattributed
 
-FUZZ = settings(derandomize=True, deadline=None, max_examples=200)
+FUZZ = settings(derandomize=True, deadline=None, max_examples=80)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ from tests.ledger.made_receipts import (
     unattributed,
 )
 
-FUZZ = settings(derandomize=True, deadline=None, max_examples=200)
+FUZZ = settings(derandomize=True, deadline=None, max_examples=80)
 
 
 # -- rows and sums

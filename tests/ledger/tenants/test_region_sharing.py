@@ -83,16 +83,16 @@ def sha_of(fill: int) -> str:
 def put(pool: RetentionPool, tokens: list[int], fill: int) -> None:
     """Keep a row under these tokens."""
     pool.offer(len(tokens))
-    place = pool.take_place()
+    place = pool.take_place(tokens, "c")
     assert place is not None
     place.region.begin()
     ctypes.memmove(place.region.address, row(fill), LAYOUT.row_bytes)
-    pool.publish(place, tokens, "c")
+    pool.publish(place)
 
 
 def pool_of_one(ledger: HostPinnedLedger, fill: int) -> RetentionPool:
     """A shared pool of one region, with one savepoint in it."""
-    pool = RetentionPool(ledger, LAYOUT, bound_regions=1, chunk_tokens=1, shared=True)
+    pool = RetentionPool(ledger, LAYOUT, bound_regions=1, policy="lru", chunk_tokens=1, shared=True)
     put(pool, [1, 2, 3], fill)
     return pool
 
@@ -202,7 +202,7 @@ def test_what_is_lent_is_held_until_the_borrower_closes_it(pool: RetentionPool, 
         line_of(process)
         assert pool.stats().being_read == 1
         assert pool.offer(3)
-        assert pool.take_place() is None
+        assert pool.take_place([9, 9, 9], "c") is None
         assert pool.trim() == 0
         assert told(process) == ["read", sha_of(1)]
         assert process.stdin is not None
@@ -468,14 +468,14 @@ def test_a_borrower_whose_hold_has_ended_never_reads_another_savepoint(pool: Ret
         with borrow(lender.address, id_in(pool)) as borrowed:
             lender.close()
             wait_for(lambda: pool.stats().being_read == 0)
-            place = pool.take_place()
+            place = pool.take_place([7, 8], "c")
             assert place is not None
             place.region.begin()  # half of it is written
             with pytest.raises(NotLent, match="the region holds another savepoint by now"):
                 borrowed.read()
             ctypes.memmove(place.region.address, row(2), LAYOUT.row_bytes)
             pool.offer(2)
-            pool.publish(place, [7, 8], "c")
+            pool.publish(place)
             with pytest.raises(NotLent, match="the region holds another savepoint by now"):
                 borrowed.read()
         assert told(process) == ["NotLent", "the", "region", "holds", "another", "savepoint", "by", "now"]

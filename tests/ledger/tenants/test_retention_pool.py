@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pinprobe.ledger.booking import RowState
 from pinprobe.ledger.ledger import HostPinnedLedger
+from pinprobe.ledger.tenants.demand import DemandStats
 from pinprobe.ledger.tenants.pool_entry import Place
 from pinprobe.ledger.tenants.pool_stats import PoolStats
 from pinprobe.ledger.tenants.region import Region, region_bytes
@@ -59,10 +62,17 @@ def shared(request: pytest.FixtureRequest) -> bool:
 
 @contextmanager
 def opened(
-    ledger: HostPinnedLedger, bound_regions: int, *, shared: bool = True, layout: SavepointLayout = MIXED
+    ledger: HostPinnedLedger,
+    bound_regions: int,
+    *,
+    shared: bool = True,
+    layout: SavepointLayout = MIXED,
+    **options: Any,
 ) -> Iterator[RetentionPool]:
-    """A pool that has given everything back in the end."""
-    pool = RetentionPool(ledger, layout, bound_regions=bound_regions, chunk_tokens=CHUNK, shared=shared)
+    """A pool that has given everything back in the end; the least recently used goes, where nothing else is said."""
+    pool = RetentionPool(
+        ledger, layout, bound_regions=bound_regions, chunk_tokens=CHUNK, shared=shared, **{"policy": "lru", **options}
+    )
     try:
         yield pool
     finally:
@@ -76,9 +86,9 @@ def prompt(conversation: int, tokens: int) -> list[int]:
     return [*range(min(tokens, 6)), *(100 * conversation + index for index in range(tokens - 6))]
 
 
-def copied(pool: RetentionPool, number: int) -> Place | None:
+def copied(pool: RetentionPool, number: int, tokens: Sequence[int], conversation: str = "c") -> Place | None:
     """A place with the row of savepoint `number` in it, as the copy-out would leave it."""
-    place = pool.take_place()
+    place = pool.take_place(tokens, conversation)
     if place is not None:
         place.region.begin()
         for offset, slab in zip(pool.layout.offsets, row_of(pool.layout, number), strict=True):
@@ -90,9 +100,9 @@ def keep(pool: RetentionPool, tokens: Sequence[int], number: int, conversation: 
     """Offer a savepoint and have it kept; say whether it was."""
     if not pool.offer(len(tokens)):
         return False
-    place = copied(pool, number)
+    place = copied(pool, number, tokens, conversation)
     if place is not None:
-        pool.publish(place, tokens, conversation)
+        pool.publish(place)
     return place is not None
 
 
@@ -152,17 +162,23 @@ def test_two_conversations_whose_turns_are_equally_long_are_both_kept_and_both_g
         assert [found(pool, prompt(conversation, 9)) for conversation in (1, 2, 3, 4)] == [None, None, 3, 4]
 
 
-def test_a_prefix_that_is_published_twice_is_the_later_savepoint(ledger: HostPinnedLedger) -> None:
+def test_a_prefix_that_is_here_already_is_not_copied_again_nor_while_it_is_being_copied(
+    ledger: HostPinnedLedger,
+) -> None:
     with opened(ledger, 3) as pool:
-        for number in (1, 2):
-            keep(pool, prompt(1, 9), number, f"conversation {number}")
-        assert found(pool, prompt(1, 9)) == 2
+        pool.offer(9)
+        place = copied(pool, 1, prompt(1, 9))
+        assert place is not None
+        assert not keep(pool, prompt(1, 9), 2)
+        assert found(pool, prompt(1, 9)) is None
+        pool.publish(place)
+        assert not keep(pool, prompt(1, 9), 3)
+        assert found(pool, prompt(1, 9)) == 1
         stats = pool.stats()
-        assert (stats.promoted, stats.resident, stats.held_regions, stats.evicted) == (2, 1, 2, 0)
-        keep(pool, prompt(1, 9), 3)
-        assert pool.stats().held_regions == mapped_regions() == 2
-        assert pool.stats().warm == 1
-        assert found(pool, prompt(1, 9)) == 3
+        assert (stats.promoted, stats.already_here, stats.resident, stats.held_regions) == (1, 2, 1, 1)
+        pool.forget(prompt(1, 9))
+        assert keep(pool, prompt(1, 9), 4)
+        assert found(pool, prompt(1, 9)) == 4
 
 
 def test_what_is_forgotten_is_just_that_prefix(ledger: HostPinnedLedger) -> None:
@@ -187,8 +203,8 @@ def test_the_bound_is_the_tighter_of_count_and_bytes(
     ledger: HostPinnedLedger, by_count: int, by_bytes: int | None, bound: int
 ) -> None:
     pool = RetentionPool(
-        ledger, MIXED, bound_regions=by_count, bound_bytes=by_bytes, chunk_tokens=CHUNK, shared=True
-    )  # fmt: skip
+        ledger, MIXED, bound_regions=by_count, bound_bytes=by_bytes, policy="lru", chunk_tokens=CHUNK, shared=True
+    )
     for number in range(1, 3 * bound):
         assert keep(pool, prompt(number, 9), number)
         assert mapped_regions() == min(number, bound)
@@ -204,7 +220,9 @@ def test_the_bound_is_the_tighter_of_count_and_bytes(
 def test_the_bound_is_checked_before_a_region_is_taken_and_not_after_saving(ledger: HostPinnedLedger) -> None:
     # From the field, scaled by 20: a cache that checked its limit after it had saved held 2,460 MiB of 1,200.
     bound, layout = 60 * MIB, SavepointLayout((Slab("state", (3 * MIB - PAGE_BYTES,), "uint8"),))
-    pool = RetentionPool(ledger, layout, bound_regions=1000, bound_bytes=bound, chunk_tokens=CHUNK)
+    pool = RetentionPool(
+        ledger, layout, bound_regions=1000, bound_bytes=bound, policy="lru", chunk_tokens=CHUNK
+    )  # fmt: skip
     before = counter_bytes("VmRSS")
     most, done = 0, threading.Event()
 
@@ -217,10 +235,10 @@ def test_the_bound_is_checked_before_a_region_is_taken_and_not_after_saving(ledg
     watcher.start()
     for number in range(41):  # 123 MiB
         pool.offer(9)
-        place = pool.take_place()
+        place = pool.take_place(prompt(number, 9), "c")
         assert place is not None
         ctypes.memset(place.region.address, number, layout.row_bytes)
-        pool.publish(place, prompt(number, 9), "c")
+        pool.publish(place)
         assert booked_bytes(ledger) <= bound
     done.set()
     watcher.join()
@@ -234,7 +252,9 @@ def test_savepoints_that_a_count_caps_are_bounded_in_bytes_and_stand_in_the_prin
     # alone, and 18.7 GiB stood in no panel that showed memory.
     layout = SavepointLayout((Slab("state", (149 * 1024 + 614,), "uint8"),))
     bound = 6 * MIB
-    pool = RetentionPool(ledger, layout, bound_regions=32 * 4, bound_bytes=bound, chunk_tokens=CHUNK, shared=True)
+    pool = RetentionPool(
+        ledger, layout, bound_regions=32 * 4, bound_bytes=bound, policy="lru", chunk_tokens=CHUNK, shared=True
+    )
     for conversation, turn in itertools.product(range(32), range(1, 5)):
         assert keep(pool, prompt(conversation, 6 + turn), 4 * conversation + turn, f"conversation {conversation}")
     most = bound // region_bytes(layout.row_bytes)
@@ -329,7 +349,7 @@ def test_the_least_recently_used_goes_first_and_being_found_is_use(ledger: HostP
         assert found(pool, prompt(1, 9)) == 1
         keep(pool, prompt(4, 9), 4)
         assert found(pool, prompt(2, 9)) is None
-        keep(pool, prompt(1, 9), 5)  # 3 goes for it, and what it takes the place of leaves its region to the next
+        assert not keep(pool, prompt(1, 9), 5)  # it is here, and being offered is use
         keep(pool, prompt(6, 9), 6)
         kept = [number for number in range(1, 7) if found(pool, prompt(number, 9)) is not None]
         assert kept == [1, 4, 6]
@@ -369,7 +389,7 @@ def test_where_the_oldest_is_being_read_the_next_one_goes(ledger: HostPinnedLedg
         assert [found(pool, prompt(number, 9)) for number in (1, 2, 3)] == [1, None, 3]
 
 
-@pytest.mark.parametrize("way", ["forgotten", "replaced", "trimmed"])
+@pytest.mark.parametrize("way", ["forgotten", "forgotten and kept again", "trimmed"])
 def test_what_goes_while_it_is_being_read_stays_readable_and_its_region_is_free_afterwards(
     ledger: HostPinnedLedger, way: str
 ) -> None:
@@ -380,7 +400,8 @@ def test_what_goes_while_it_is_being_read_stays_readable_and_its_region_is_free_
         if way == "forgotten":
             assert pool.forget(prompt(1, 9))
             assert found(pool, prompt(1, 9)) is None
-        elif way == "replaced":
+        elif way == "forgotten and kept again":
+            assert pool.forget(prompt(1, 9))
             assert keep(pool, prompt(1, 9), 2)
             assert found(pool, prompt(1, 9)) == 2
         else:
@@ -422,6 +443,7 @@ def test_an_id_holds_one_filling_of_one_region(ledger: HostPinnedLedger) -> None
         with pool.hold_by_id(name) or pytest.fail("it is not found") as by_id:
             assert row_at(MIXED, by_id.address) == row_of(MIXED, 1)
             assert not keep(pool, prompt(2, 9), 2)
+        assert pool.forget(prompt(1, 9))
         keep(pool, prompt(1, 9), 3)  # the same prefix and the same region, but filled again
         assert pool.hold_by_id(name) is None
         for other in ("", "-", name[:-1], name + "0", name.upper(), "é" * 40):
@@ -435,7 +457,7 @@ def test_an_id_holds_one_filling_of_one_region(ledger: HostPinnedLedger) -> None
 def test_a_region_is_cold_until_something_was_published_from_it(ledger: HostPinnedLedger) -> None:
     with opened(ledger, 1) as pool:
         pool.offer(9)
-        place = copied(pool, 1)
+        place = copied(pool, 1, prompt(1, 9))
         assert place is not None
         pool.give_back(place, lost_the_race=True)
         for number in (2, 3):
@@ -479,19 +501,37 @@ def test_what_covers_less_than_a_chunk_is_not_kept(ledger: HostPinnedLedger) -> 
         assert (pool.stats().requests, pool.stats().below_floor, pool.stats().held_regions) == (4, 2, 0)
 
 
-def test_where_the_ledger_refuses_a_region_nothing_is_taken_and_what_is_kept_stays() -> None:
+def test_where_the_ledger_refuses_a_region_an_entry_gives_its_own_and_more_is_asked_for_later() -> None:
+    now = 0.0
     with (
-        HostPinnedLedger(limit_bytes=2 * REGION + 100, wait_seconds=0) as ledger,
-        opened(ledger, 8) as pool,
+        HostPinnedLedger(limit_bytes=4 * REGION + 100, wait_seconds=0) as ledger,
+        opened(ledger, 8, clock=lambda: now) as pool,
+        ledger.reserve("other", 2 * REGION, lambda: mmap.mmap(-1, 2 * REGION)) as other,
     ):
-        assert [keep(pool, prompt(number, 9), number) for number in range(1, 5)] == [True, True, False, False]
+        assert all(keep(pool, prompt(number, 9), number) for number in range(1, 5))
         stats = pool.stats()
-        assert (stats.refused, stats.promoted, stats.held_regions, stats.no_region) == (2, 2, 2, 0)
+        assert (stats.refused, stats.promoted, stats.held_regions, stats.slots, stats.evicted) == (0, 4, 2, 2, 2)
         assert mapped_regions() == 2
         assert booked_bytes(ledger) == 2 * REGION
-        assert [found(pool, prompt(number, 9)) for number in (1, 2)] == [1, 2]
-        pool.forget(prompt(1, 9))
+        assert [found(pool, prompt(number, 9)) for number in (1, 2, 3, 4)] == [None, None, 3, 4]
+        assert "short of memory: " in pool.report()
+        other.release()
         assert keep(pool, prompt(5, 9), 5)
+        assert mapped_regions() == 2
+        now += 60
+        assert keep(pool, prompt(6, 9), 6)
+        assert mapped_regions() == 3
+        assert "short of memory" not in pool.report()
+
+
+def test_where_the_ledger_refuses_the_first_region_nothing_is_kept() -> None:
+    with (
+        HostPinnedLedger(limit_bytes=REGION - 1, wait_seconds=0) as ledger,
+        opened(ledger, 8) as pool,
+    ):
+        assert not keep(pool, prompt(1, 9), 1)
+        stats = pool.stats()
+        assert (stats.refused, stats.held_regions, stats.peak_regions, mapped_regions()) == (1, 0, 0, 0)
 
 
 def test_where_the_kernel_has_no_memory_for_a_region_it_is_refused(
@@ -519,7 +559,7 @@ def test_an_error_that_nobody_expects_is_passed_on_and_nothing_is_held(
         with monkeypatch.context() as patch:
             patch.setattr(OwnMapping, "populate", broken)
             with pytest.raises(MemoryError):
-                pool.take_place()
+                pool.take_place(prompt(1, 9), "c")
         assert (pool.stats().held_regions, mapped_regions(), booked_bytes(ledger)) == (0, 0, 0)
         assert keep(pool, prompt(1, 9), 1)
 
@@ -554,7 +594,7 @@ def test_a_trim_leaves_what_is_being_read_or_written(ledger: HostPinnedLedger) -
         for number in (1, 2):
             keep(pool, prompt(number, 9), number)
         pool.offer(9)
-        place = copied(pool, 3)
+        place = copied(pool, 3, prompt(3, 9))
         hold = pool.match(prompt(1, 9))
         assert place is not None
         assert hold is not None
@@ -562,7 +602,7 @@ def test_a_trim_leaves_what_is_being_read_or_written(ledger: HostPinnedLedger) -
         assert mapped_regions() == 2
         assert row_at(MIXED, hold.address) == row_of(MIXED, 1)
         hold.release()
-        pool.publish(place, prompt(3, 9), "c")
+        pool.publish(place)
         assert [found(pool, prompt(number, 9)) for number in (1, 2, 3)] == [1, None, 3]
 
 
@@ -574,7 +614,7 @@ def test_close_gives_back_all_that_nobody_uses_and_the_rest_when_they_let_go(
             keep(pool, prompt(number, 9), number)
         pool.offer(9)
         pool.offer(9)
-        published, given_back = copied(pool, 3), copied(pool, 4)
+        published, given_back = copied(pool, 3, prompt(3, 9)), copied(pool, 4, prompt(4, 9))
         pool.map_ahead(6)
         hold = pool.match(prompt(1, 9))
         assert published is not None
@@ -589,7 +629,7 @@ def test_close_gives_back_all_that_nobody_uses_and_the_rest_when_they_let_go(
         assert not keep(pool, prompt(5, 9), 5)
         address = hold.address
         for let_go in (
-            hold.release, lambda: pool.give_back(given_back), lambda: pool.publish(published, prompt(3, 9), "c"),
+            hold.release, lambda: pool.give_back(given_back), lambda: pool.publish(published),
         ):  # fmt: skip
             before = pool.stats().held_regions
             let_go()
@@ -615,7 +655,7 @@ def test_a_region_that_is_being_mapped_while_the_pool_closes_goes_with_its_write
 
     with opened(ledger, 1) as pool:
         monkeypatch.setattr(OwnMapping, "populate", slow_populate)
-        taker = threading.Thread(target=lambda: places.append(pool.take_place()), daemon=True)
+        taker = threading.Thread(target=lambda: places.append(pool.take_place(prompt(1, 9), "c")), daemon=True)
         taker.start()
         assert mapping.wait(_PATIENCE_SECONDS)
         pool.close()
@@ -645,8 +685,8 @@ def test_the_counters_of_a_pool_add_up_to_what_was_done_with_it(ledger: HostPinn
         assert pool.stats() == PoolStats(
             requests=6, row_bytes=MIXED.row_bytes, region_bytes=REGION, bound_regions=3, held_regions=3,
             peak_regions=3, warm=1, cold=3, promoted=4, promoted_bytes=4 * MIXED.row_bytes, lost_the_race=1,
-            no_region=0, refused=0, below_floor=1, trimmed=0, resident=3, reachable=3, dominated=0, evicted=1,
-            being_read=1,
+            no_region=0, refused=0, declined=0, already_here=0, below_floor=1, trimmed=0, resident=3, reachable=3,
+            dominated=0, evicted=1, being_read=1, slots=3, demand=pool.stats().demand,
         )  # fmt: skip
         keep(pool, prompt(3, 12), 6, "three")
         stats = pool.stats()
@@ -677,26 +717,29 @@ def test_what_it_is_and_what_it_counted_stand_in_the_printout(ledger: HostPinned
         assert "1 offered" not in boot
         assert described in later
         assert (
-            f"{POOL}: 1 offered; 1 regions held of a bound of 2 = {REGION / 1024:.3f} KiB, peak 1; warm 0, cold 1;"
+            f"{POOL}: 1 offered; 1 regions held of a bound of 2 = {REGION / 1024:.3f} KiB, peak 1, slots 2; warm 0,"
+            f" cold 1;"
             f" promoted 1 = {MIXED.row_bytes / 1024:.3f} KiB; lost_the_race 0, failed 0, no_region 0, refused 0,"
-            " below_floor 0; trimmed 0, evicted 0; resident 1 (reachable 1, dominated 0, being read 0)"
+            " declined 0, already_here 0, below_floor 0; trimmed 0, evicted 0; resident 1 (reachable 1, dominated 0,"
+            " being read 0)"
         ) in later
         (row,) = (row for row in ledger.rows() if row.owner == POOL)
         assert (row.state, row.pageable, row.asked_bytes, row.booked_bytes) == (RowState.RESERVED, True, REGION, REGION)
 
 
 GOOD = PoolStats(
-    requests=9, row_bytes=100, region_bytes=200, bound_regions=5, held_regions=4, peak_regions=4, warm=2, cold=3,
-    promoted=5, promoted_bytes=500, lost_the_race=1, no_region=1, refused=1, below_floor=1, trimmed=0, resident=3,
-    reachable=2, dominated=1, evicted=1, being_read=1,
+    requests=11, row_bytes=100, region_bytes=200, bound_regions=5, held_regions=4, peak_regions=4, warm=2, cold=3,
+    promoted=5, promoted_bytes=500, lost_the_race=1, no_region=1, refused=1, declined=1, already_here=1, below_floor=1,
+    trimmed=0, resident=3, reachable=2, dominated=1, evicted=1, being_read=1, slots=5,
+    demand=DemandStats(demand_entries=3, working_set=2, reuse_horizon_seconds=None, evicted_unread_reachable=0),
 )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"warm": 3}, {"promoted_bytes": 501}, {"reachable": 3}, {"held_regions": 2}, {"peak_regions": 3},
-        {"bound_regions": 3}, {"requests": 8},
+        {"warm": 3}, {"promoted_bytes": 501}, {"reachable": 3}, {"held_regions": 2}, {"peak_regions": 2},
+        {"peak_regions": 6}, {"bound_regions": 3}, {"requests": 10}, {"slots": 6},
     ],
     ids=repr,
 )  # fmt: skip
@@ -725,5 +768,5 @@ def test_many_threads_may_use_it_at_once(ledger: HostPinnedLedger) -> None:
     with opened(ledger, 4) as pool:
         in_threads(6, act)
         stats = pool.stats()
-        assert stats.requests == stats.promoted + stats.no_region
+        assert stats.requests == stats.promoted + stats.no_region + stats.already_here
         assert mapped_regions() == stats.held_regions <= 4

@@ -308,8 +308,9 @@ def machine_over(ledger: HostPinnedLedger, judge: Judge) -> type[RuleBasedStateM
 
         def _all_offers_came_to_their_end(self) -> None:
             stats = self.pool.stats()
-            ended = stats.promoted + stats.lost_the_race + stats.no_region + stats.refused + stats.below_floor
-            judge.must(ended == stats.requests == self.submitted, f"{ended} of {self.submitted} offers are counted")
+            judge.must(
+                stats.ended == stats.requests == self.submitted, f"{stats.ended} of {self.submitted} offers are counted"
+            )
 
     return RingAndPoolMachine
 

@@ -375,9 +375,9 @@ def test_without_a_map_at_boot_each_region_is_mapped_when_it_is_needed(
     assert (owned(ledger), mapped_regions()) == ([], [])
     places = []
     for count in (1, 2):
-        places.append(pool.take_place())
+        places.append(pool.take_place([count] * 4096, "c"))
         assert mapped_regions() == [REGION_BYTES] * count
-    assert pool.take_place() is None
+    assert pool.take_place([3] * 4096, "c") is None
     for place in places:
         assert place is not None
         pool.give_back(place)
@@ -390,6 +390,49 @@ def test_the_smaller_of_both_bounds_holds(pool_spec: Callable[..., TenantSpec], 
         pool = RetentionPoolKind().open(pool_spec(regions=regions, bytes=size), ledger, None)
         assert pool.bound_regions == len(owned(ledger)) == bound
         pool.close()
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"policy": "gitins"}, "no retention policy is called 'gitins'; did you mean gittins?"),
+        ({"policy": "libcachesim:LRU"}, "is there for replays to compare with"),
+        ({"prefill": "fast"}, "'fast' is no prefill time"),
+        ({"overflow_dir": "/tmp"}, "give both overflow_dir and overflow_bytes, or neither"),
+        ({"overflow_bytes": 2**20}, "give both overflow_dir and overflow_bytes, or neither"),
+    ],
+    ids=repr,
+)
+def test_a_pool_that_can_not_be_is_refused_with_its_place(
+    pool_spec: Callable[..., TenantSpec], ledger: HostPinnedLedger, fields: dict[str, object], words: str
+) -> None:
+    spec = pool_spec(**fields)
+    for step in (lambda: RetentionPoolKind().prepare(spec), lambda: RetentionPoolKind().open(spec, ledger, None)):
+        with pytest.raises(BadRequest, match=re.escape(f"{spec.place}: tenant cache.it: ") + ".*" + re.escape(words)):
+            step()
+    assert owned(ledger) == []
+
+
+def test_an_overflow_whose_folder_can_not_be_is_refused_and_nothing_stays_open(
+    pool_spec: Callable[..., TenantSpec], ledger: HostPinnedLedger, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way", encoding="utf-8")
+    for folder in (tmp_path / "file", tmp_path / "no" / "such" / "parent"):
+        spec = pool_spec(overflow_dir=str(folder), overflow_bytes=2**30)
+        with pytest.raises(BadRequest, match=r"tenant cache\.it: "):
+            RetentionPoolKind().open(spec, ledger, None)
+    assert owned(ledger) == []
+
+
+def test_a_pool_with_an_overflow_has_measured_its_drive_and_leaves_no_file(
+    pool_spec: Callable[..., TenantSpec], ledger: HostPinnedLedger, tmp_path: Path
+) -> None:
+    spec = pool_spec(overflow_dir=str(tmp_path / "overflow"), overflow_bytes=2**30, prefill="0.00019")
+    pool = RetentionPoolKind().open(spec, ledger, None)
+    assert "MB/s, measured, reads" in pool.describe()
+    assert "prefill of n tokens 0.00019 s" in pool.describe()
+    pool.close()
+    assert [path for path in (tmp_path / "overflow").rglob("*") if path.suffix == ".row"] == []
 
 
 def test_a_bound_below_one_region_is_refused_with_both_figures(

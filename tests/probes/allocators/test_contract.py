@@ -141,7 +141,7 @@ class _Model(RuleBasedStateMachine):
 def test_any_order_of_calls_keeps_live_memory_apart_and_intact(prepared: Callable[..., Allocator], name: str) -> None:
     machine = type("Machine", (_Model,), {"allocator": prepared(name)})
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=15, stateful_step_count=12, deadline=None, database=None)
+        machine, settings=settings(max_examples=8, stateful_step_count=12, deadline=None, database=None)
     )
 
 

@@ -1,0 +1,1 @@
+"""Which savepoints are worth a place: each retention policy one a file, metadata only."""
