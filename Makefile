@@ -51,6 +51,9 @@ bench: $(VENV)/ready-to-test
 	$(BIN)/python benchmarks/walk_against_fresh.py
 	$(BIN)/python benchmarks/ledger_overhead.py
 	$(BIN)/python benchmarks/copy_out.py
+	$(BIN)/python benchmarks/policies.py
+	$(BIN)/python benchmarks/demand.py
+	$(BIN)/python benchmarks/overflow.py
 
 ## make clean      remove the environments and what was built
 clean:

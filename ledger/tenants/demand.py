@@ -99,6 +99,7 @@ class Demand:
         self._passed: OrderedDict[Key, _Node] = OrderedDict()
         self._gaps = [0.0] * _BIN_COUNT
         self._reads = 0
+        self._read_tokens = self._passed_tokens = 0.0
         self._horizon_seconds: float | None = None
         self._evicted_unread_reachable = 0
         # Working sets with their time, each larger than all that came after it.
@@ -110,8 +111,11 @@ class Demand:
 
     def read(self, key: Key, now_seconds: float) -> None:
         """Learn that a request continued a savepoint that is watched, resident or not."""
+        was_passed = key in self._passed
         node = self._take(key)
         self._count_gap(now_seconds - node.used_seconds, node.tokens * (2 if node.was_evicted else 1))
+        self._passed_tokens += was_passed * node.tokens
+        self._read_tokens += node.tokens
         node.used_seconds = now_seconds
         node.was_read = True
         self._awaited[key] = node  # also one that was continued before: there its conversation branches
@@ -145,6 +149,11 @@ class Demand:
         """Say whether a savepoint is of the working set."""
         node = self._awaited.get(key)
         return node is not None and self._is_live(node, now_seconds)
+
+    @property
+    def is_passed_for_good(self) -> bool:
+        """Whether what was continued is seldom read again: within the share of spared tokens that need not be held."""
+        return self._passed_tokens <= (1 - self._kept_share) * self._read_tokens
 
     def chance(self, key: Key, now_seconds: float) -> float:
         """Return the share of reads that come later after the last use than this savepoint has waited by now.
@@ -202,6 +211,8 @@ class Demand:
         self._reads += 1
         if self._reads % _HALVED_EVERY == 0:
             self._gaps = [count / 2 for count in self._gaps]
+            self._read_tokens /= 2
+            self._passed_tokens /= 2
         wanted = self._kept_share * sum(self._gaps)
         within = 0.0
         for number, count in enumerate(self._gaps):

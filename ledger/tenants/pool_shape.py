@@ -21,7 +21,8 @@ class PoolShape:
     """At most `bound_regions` savepoints, each in a region; the smaller of a bound by count and one by bytes.
 
     `overflow_folder` and `overflow_bytes` are both None where nothing is written to disk; `prefill_time` is None where
-    nobody said what prefill takes.
+    nobody said what prefill takes. `fixed_horizon_seconds` is for replays alone: a reuse horizon in the place of the
+    one that is learned, to see what that is worth.
     """
 
     layout: SavepointLayout
@@ -35,6 +36,7 @@ class PoolShape:
     overflow_folder: Path | None
     overflow_bytes: int | None
     prefill_time: PrefillTime | None
+    fixed_horizon_seconds: float | None = None
 
     @property
     def region_bytes(self) -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from pinprobe.ledger.tenants.demand import Demand
 from pinprobe.ledger.tenants.policies.policy import Key, Policy, Savepoint
+from pinprobe.ledger.tenants.prefill_time import PrefillTime
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +35,23 @@ class Retention:
     """The mind of a pool. Not for several threads at once.
 
     The demand is watched in any case. With `is_sized_by_demand` the slots follow it, and for a newcomer that goes first
-    which no live conversation awaits, in the order of the policy: in a pool of the working set's size it would take the
-    place of something that is awaited. The slots are never above `most_slots`, which a caller may lower for a while
+    which no live conversation awaits, in the order of the policy: in a pool of the working set's size it takes the
+    place of something that is awaited. Where what was continued is read again all the same, because conversations
+    branch, the policy decides alone. The slots are never above `most_slots`, which a caller may lower for a while
     where memory is short. A caller that finds entries by their prefixes has to know all keys that are `in` it:
-    `pop_forgotten` says which are not any more.
+    `pop_forgotten` says which are not any more. Where a `prefill_time` is known the policy weighs by seconds, which
+    grow faster than tokens.
     """
 
-    def __init__(self, policy: Policy, demand: Demand, *, is_sized_by_demand: bool = False) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        demand: Demand,
+        *,
+        is_sized_by_demand: bool = False,
+        prefill_time: PrefillTime | None = None,
+    ) -> None:
+        self._prefill_time = prefill_time
         self.policy = policy
         self.demand = demand
         self.is_sized_by_demand = is_sized_by_demand
@@ -87,12 +98,12 @@ class Retention:
         if offer.key in self._resident:
             return Verdict(is_kept=True)
         evicted = []
-        if self.is_sized_by_demand and len(self._resident) >= self.policy.slots:
+        if self.is_sized_by_demand and self.demand.is_passed_for_good and len(self._resident) >= self.policy.slots:
             unawaited = self.policy.evict(now_seconds, _Awaited(held, self.demand, now_seconds))
             if unawaited is not None:
                 evicted.append(unawaited)
         parent = next((key for key in offer.prefixes if key in self.policy), None)
-        decision = self.policy.offer(Savepoint(offer.key, parent, offer.tokens), now_seconds, held)
+        decision = self.policy.offer(Savepoint(offer.key, parent, self._worth(offer.tokens)), now_seconds, held)
         if decision.is_kept:
             self._resident.add(offer.key)
             self.demand.admitted(offer.key)
@@ -132,6 +143,12 @@ class Retention:
         """Return the keys that are in it no more, since the last time."""
         forgotten, self._forgotten = self._forgotten, []
         return [key for key in dict.fromkeys(forgotten) if key not in self]
+
+    def _worth(self, tokens: int) -> int:
+        """Return what sparing so many tokens is worth: in tokens at the price of a prompt's first."""
+        if self._prefill_time is None:
+            return tokens
+        return round(self._prefill_time.seconds(0, tokens) / self._prefill_time.seconds(0, 1))
 
     def _went(self, key: Key, now_seconds: float) -> None:
         self._resident.remove(key)

@@ -83,7 +83,12 @@ class RetentionPool:
             ledger, layout, self.bound_regions, self._lock, shared=shared, owner=owner, detail=detail
         )
         demand = Demand(self.bound_regions, min_entries=min_regions)
-        retention = Retention(make_policy(policy, self.bound_regions), demand, is_sized_by_demand=is_sized_by_demand)
+        retention = Retention(
+            make_policy(policy, self.bound_regions),
+            demand,
+            is_sized_by_demand=is_sized_by_demand,
+            prefill_time=prefill_time,
+        )
         self._books = Books(retention, self._supply, chunk_tokens, clock)
         self._tier = None if overflow is None else OverflowTier(overflow, prefill_time, self._books)
         self._short_until_seconds: float | None = None

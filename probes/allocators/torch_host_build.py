@@ -118,7 +118,11 @@ def _run(command: list[str], timeout_seconds: float) -> tuple[str, str]:
 def _first_line(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [line for line in lines if "error" in line.lower()] or lines
-    return errors[0][:160] if errors else "it printed nothing"
+    if not errors:
+        return "it printed nothing"
+    # The folder in front of it may be longer than all that there is room for.
+    folder, slash, rest = errors[0].partition(": ")[0].rpartition("/")
+    return errors[0].removeprefix(folder + slash)[:160] if rest else errors[0][:160]
 
 
 def _kept(folder: Path, plan: _Plan) -> Path | None:

@@ -25,6 +25,8 @@ _WATCHED_PER_SLOT = 16
 _WATCHED_BESIDE = 2048
 # The rates are worked out anew when a sixteenth more was offered: often at first, when each read is news.
 _RENEWED_BY = 16
+# A node that was continued is read where its conversation branches: so often, before it is known how often that is.
+_CONTINUED = 1 / 4
 
 
 class Gittins:
@@ -166,7 +168,8 @@ class Gittins:
             int(octaves(max(0, node.added_tokens))),
             None if watch.pace is None else int(watch.pace),
         ]
-        watch.group = self._rates.group((watch.distance, watch.was_left_behind), traits)
+        guess = _CONTINUED if watch.distance else 1.0
+        watch.group = self._rates.group((watch.distance, watch.was_left_behind), traits, guess)
         self._tree.set_worth(node, watch.group.worth(watch.age_bin))
 
     def _grow_older(self, now_seconds: float) -> None:

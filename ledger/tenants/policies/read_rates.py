@@ -73,9 +73,13 @@ class Trait:
 
 
 class Kind:
-    """Nodes that share a course of hazards. The hazards are those of the last `renew`."""
+    """Nodes that share a course of hazards. The hazards are those of the last `renew`.
 
-    def __init__(self) -> None:
+    `guess` is how often they are taken to be read, for each time that any node is, before there were reads to tell.
+    """
+
+    def __init__(self, guess: float = 1.0) -> None:
+        self._guess = guess
         self.read = [0.0] * BIN_COUNT
         self.lived_through = [0.0] * BIN_COUNT  # read in the bin or not
         self.hazards = [0.0] * BIN_COUNT
@@ -83,7 +87,8 @@ class Kind:
 
     def renew(self, usual_hazard: float) -> None:
         """Work the hazards out from the counts: of the kind, and of each bin, as far as there are some."""
-        mean = usual_hazard * _factor(sum(self.read), sum(self.lived_through) * usual_hazard)
+        guessed = self._guess * usual_hazard
+        mean = guessed * _factor(sum(self.read), sum(self.lived_through) * guessed)
         self.hazards = [
             min(0.999, mean * _factor(read, lived * mean))
             for read, lived in zip(self.read, self.lived_through, strict=True)
@@ -134,10 +139,13 @@ class ReadRates:
     _kinds: dict[Hashable, Kind] = field(default_factory=dict)
     _traits: dict[tuple[Hashable, int, Hashable], Trait] = field(default_factory=dict)
 
-    def group(self, kind: Hashable, traits: Sequence[Hashable]) -> Group:
-        """Return the group of what is known of a node; traits are told apart by where they stand."""
+    def group(self, kind: Hashable, traits: Sequence[Hashable], guess: float = 1.0) -> Group:
+        """Return the group of what is known of a node; traits are told apart by where they stand.
+
+        `guess` is for a kind that is met for the first time.
+        """
         if kind not in self._kinds:
-            self._kinds[kind] = Kind()
+            self._kinds[kind] = Kind(guess)
             self._kinds[kind].renew(self._usual_hazard())
         counted = [self._traits.setdefault((kind, place, trait), Trait()) for place, trait in enumerate(traits)]
         return Group(self._kinds[kind], tuple(counted))

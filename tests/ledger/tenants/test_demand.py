@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pinprobe.ledger.replay.request import Request
-from pinprobe.ledger.replay.trace import read_trace
 from pinprobe.ledger.tenants.demand import KEPT_SHARE, SETTLE_SECONDS, Demand
-from pinprobe.ledger.tenants.policies.policies import make_policy
-from pinprobe.ledger.tenants.retention import Offer, Retention
 from pinprobe.probes.errors import BadRequest
-from tests.ledger.replay.real_traces import real_trace
 
 MOST = 100
 #: A horizon is the end of a bin: at most a quarter of an octave above what it has to hold, in seconds and one more.
@@ -119,6 +113,16 @@ def test_a_read_that_finds_its_savepoint_gone_counts_twice_and_widens_the_horizo
     assert horizons[0] < 10 < 300 <= horizons[1]
 
 
+def test_what_was_continued_is_over_until_reads_of_it_are_more_than_the_share_that_need_not_be_held() -> None:
+    demand, now = Demand(MOST), 0.0
+    for number in range(200):
+        turn(demand, "a", number, now := now + 5)
+    assert demand.is_passed_for_good
+    for number in range(100, 106):  # six reads of two hundred fall on what was continued
+        demand.read(("a", number), now)
+    assert not demand.is_passed_for_good
+
+
 def test_the_horizon_shrinks_again_once_the_late_reads_are_long_ago() -> None:
     demand, now = Demand(MOST), 0.0
     for number in range(300):
@@ -204,45 +208,3 @@ def test_what_is_watched_is_bounded_and_what_is_dropped_is_told() -> None:
 def test_bounds_that_leave_nothing_are_refused(bounds: dict[str, float]) -> None:
     with pytest.raises(BadRequest):
         Demand(10, **bounds)  # type: ignore[arg-type]
-
-
-# -- on a real load
-
-
-def replayed(policy: str, demand: Demand) -> tuple[float, float]:
-    """The token hit rate on the agent trace of a pool that follows its demand, and the mean number of its entries."""
-    retention = Retention(make_policy(policy, demand.most_entries), demand, is_sized_by_demand=True)
-    seen: dict[int, Request] = {}
-    spared = prompts = 0
-    area = latest = 0.0
-
-    def line(savepoint: int | None) -> Iterator[int]:
-        while savepoint is not None:
-            yield savepoint
-            savepoint = seen[savepoint].parent
-
-    for request in read_trace(real_trace("agent_sessions")):
-        now = request.at_seconds
-        area, latest = area + retention.resident_count * (now - latest), now
-        for _ in range(retention.surplus(now)):
-            retention.evict(now)
-        prefixes = list(line(request.parent))
-        retention.read(prefixes, now)
-        spared += next((seen[key].savepoint_tokens for key in prefixes if retention.is_resident(key)), 0)
-        prompts += request.prompt_tokens
-        seen.setdefault(request.savepoint, request)
-        if request.savepoint_tokens:
-            above = tuple(key for key in prefixes if key != request.savepoint)
-            retention.offer(Offer(request.savepoint, request.savepoint_tokens, request.conversation, above), now)
-    return spared / prompts, area / latest
-
-
-@pytest.mark.parametrize("policy", ["lru", pytest.param("gittins", marks=pytest.mark.slow)])
-def test_at_its_own_bound_it_keeps_97_of_100_of_what_a_pool_without_a_bound_would(policy: str) -> None:
-    everything = 0.9504  # of the agent trace, with nothing ever evicted
-    rate, entries = replayed(policy, Demand(1024))
-    assert rate >= 0.97 * everything
-    assert entries < 64
-    frozen, few = replayed(policy, Demand(1024, fixed_horizon_seconds=25.5))
-    assert frozen < 0.8 < rate
-    assert few < entries
