@@ -27,8 +27,9 @@ probe: $(VENV)/ready
 	$(BIN)/pinprobe probe --slot-bytes $(SLOT) --slots 16
 
 ## make test       the default tests, some minutes on 2 cores
+# Two processes, a test file in one of them: more would take each other's memory.
 test: $(VENV)/ready-to-test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 ## make test-slow  the tests that take many gibibytes or minutes
 test-slow: $(VENV)/ready-to-test

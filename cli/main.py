@@ -24,6 +24,7 @@ _COMMANDS = {
     "ledger": "pinprobe.cli.ledger:ledger",
     "diff": "pinprobe.cli.diff:diff",
     "lossless": "pinprobe.cli.lossless:lossless",
+    "replay": "pinprobe.cli.replay:replay",
     "allocators": "pinprobe.cli.allocators:allocators",
     "cache": "pinprobe.cli.cache:cache",
     "check": "pinprobe.cli.check:check",

@@ -2,75 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import os
 import pickle
 import resource
-import signal
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any, cast
 
 from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.allocators.pageable import Pageable
 from pinprobe.probes.cost import Cost
 from pinprobe.probes.counters import read_mapped, read_statm
-from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, PinprobeError, in_one_line, printable
+from pinprobe.probes.errors import AllocationFailed, CouldNotMeasure, printable
 from pinprobe.probes.host_tree import THIS_HOST
 from pinprobe.probes.measure import Measurer
 from pinprobe.probes.reading import Unreadable
 
-_PR_SET_PDEATHSIG = 1
 # The inaccessible pages around a block, of 64 KiB at the most, and the rounding of the ask to such pages.
 _GUARDS_BYTES = 4 * 2**16
 # What the interpreter itself may take for its readings, and does not count as taken by an allocator.
 _INTERPRETER_BYTES = 2**20
 
 
-def serve(pipe: Connection, parent_pid: int) -> None:
-    """Answer calls until the pipe ends."""
-    _tie_to_parent(parent_pid)
-    os.set_inheritable(pipe.fileno(), False)  # what an allocator starts must not hold our end of the pipe open
-    server = _Server()
-    with contextlib.suppress(EOFError, OSError):
-        while True:
-            method, arguments = pipe.recv()
-            answer = _answer(server, method, arguments)
-            try:
-                pipe.send(answer)
-            except (TypeError, AttributeError, pickle.PicklingError) as error:  # a foreign exception may hold anything
-                pipe.send(("raised", AllocationFailed(in_one_line(error))))
-    # No interpreter shutdown: a foreign library's destructors may hang, and the kernel takes everything back anyway.
-    os._exit(0)
-
-
-def _answer(server: _Server, method: str, arguments: tuple[object, ...]) -> tuple[str, object]:
-    try:
-        return "returned", getattr(server, method)(*arguments)
-    except AllocationFailed as error:
-        # Rebuilt, since a foreign one may be of a class of its own, and its words may be of many lines.
-        lines = str(error).strip().splitlines() or ["it gave no reason"]
-        return "raised", AllocationFailed(printable(lines[0]), bool(error.no_address_space))
-    except PinprobeError as error:
-        return "raised", error
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001  # foreign code may raise anything
-        return "raised", AllocationFailed(in_one_line(error))
-
-
-def _tie_to_parent(parent_pid: int) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # it died before the kernel was told
-        os._exit(1)
-    # The parent decides, and its death or its `kill` is the end here. The terminal's signals do not come
-    # here, since the process leads a group of its own; this is for those that are sent by hand.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-
-
-class _Server:
+class MeasuringServer:
     """The calls a parent may make, with one allocator and one held allocation."""
 
     def __init__(self) -> None:
@@ -78,6 +29,7 @@ class _Server:
         self._held: Allocation | None = None
 
     def start(self, pickled_allocator: bytes) -> tuple[str, ...]:
+        """Make the allocator ready and return its notes. Pickled, so that one that breaks on arrival is told too."""
         allocator: Allocator = pickle.loads(pickled_allocator)
         self._allocator = allocator
         self._measurer = Measurer(THIS_HOST)
@@ -86,6 +38,7 @@ class _Server:
         return tuple(map(printable, notes)) if isinstance(notes, (tuple, list)) else (printable(notes),)
 
     def measure(self, asked_bytes: int, limit_bytes: int | None, control: bool) -> Cost:
+        """Allocate and measure, in the place of what was held."""
         self.release()
         allocator: Allocator | None = Pageable() if control else self._allocator
         if allocator is None:
@@ -111,11 +64,13 @@ class _Server:
         return taken if taken > _INTERPRETER_BYTES else 0
 
     def release(self) -> None:
+        """Give the held allocation back."""
         held, self._held = self._held, None
         if held is not None:
             held.release()
 
     def empty_cache(self) -> None:
+        """Have the allocator give back what it keeps."""
         if self._allocator is not None:
             self._allocator.empty_cache()
 

@@ -32,6 +32,7 @@ def loaded_by(pinprobe: Pinprobe, code: str, *arguments: str) -> str:
         ("--version",),
         ("sweep", "--help"),
         ("probe", "--help"),
+        ("replay", "--help"),
         ("allocators", "--help"),
         ("cache", "--help"),
         ("cache", "path"),
