@@ -92,6 +92,7 @@ class _Walk:
                 self._measure(bench, count)
                 if self.exact_streak >= EXACT_STREAK and queue and self._foreseen(queue[0]) is not None:
                     queue = self._sample(bench, queue)
+                queue = queue or self._left_open(bench, slots)
 
     def fresh(self, open_bench: OpenBench, slots: Sequence[int]) -> None:
         for count in slots:
@@ -131,6 +132,16 @@ class _Walk:
                 self.kept = None
                 return [other for other in rest if other not in self.points] + beyond
         return [other for other in rest if other not in self.points and self._foreseen(other) is None] + beyond
+
+    def _left_open(self, bench: Bench, slots: Sequence[int]) -> list[int]:
+        """Return what was passed over as foreseen, and is not any more by all that was measured since."""
+        self.inference = infer_from_points(list(self.points.values()), self.page_size_bytes)
+        fitting = (count for count in slots if count * self.slot_bytes <= self.allowance.bytes)
+        left = [count for count in fitting if count not in self.points and self._foreseen(count) is None]
+        if left:
+            bench.empty_cache()  # or a larger block could serve them
+            self.kept = None
+        return left
 
     def _foreseen(self, slots: int) -> int | None:
         return self.inference.block_bytes(slots * self.slot_bytes)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinprobe.cli.lossless_table import lossless_text
+from pinprobe.ledger.tenants.demand import DemandStats
 from pinprobe.ledger.tenants.lossless import Leg, Lossless
 from pinprobe.ledger.tenants.pool_stats import PoolStats
 from tests.cli.test_startup import _RUN, loaded_by
@@ -121,7 +122,8 @@ def made(**change: Any) -> Lossless:
     stats = PoolStats(
         requests=2, row_bytes=100, region_bytes=8192, bound_regions=2, held_regions=2, peak_regions=2, warm=0, cold=2,
         promoted=2, promoted_bytes=200, lost_the_race=0, no_region=0, refused=0, below_floor=0, trimmed=0, resident=2,
-        reachable=2, dominated=0, evicted=0, being_read=0,
+        reachable=2, dominated=0, evicted=0, being_read=0, slots=2, declined=0, already_here=0,
+        demand=DemandStats(2, 2, None, 0),
     )  # fmt: skip
     digest = "0123456789abcdef" * 4
     result = Lossless(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pinprobe.probes.allowance import Allowance
@@ -181,6 +181,7 @@ RULES = st.one_of(
     slots=st.sets(st.integers(1, 100), min_size=1, max_size=40),
     allowed=st.one_of(st.just(2**50), st.integers(2**20, 2**35)),
 )
+@example(rule=power_of_two, caches=False, slot=164, slots={1, 2, 3, 25, 26, 50, 75, 76}, allowed=2**50)
 def test_what_a_walk_calls_measured_is_the_block_and_what_it_takes_is_bounded(
     rule: Rule, caches: bool, slot: int, slots: set[int], allowed: int
 ) -> None:
