@@ -10,13 +10,13 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from pinprobe.ledger.registry import load_config
+from pinprobe.ledger.config.registry import load_config
+from pinprobe.ledger.config.shipped import find_config
 from pinprobe.ledger.replay.any_trace import read_any_trace
 from pinprobe.ledger.replay.arm import Arm, arm_of
 from pinprobe.ledger.replay.arm_replay import Setting, replay_arm
 from pinprobe.ledger.replay.request import Request
 from pinprobe.ledger.replay.scenario import make_scenario
-from pinprobe.ledger.shipped import find_config
 
 LEAST_SHARE = 0.97
 FROZEN_SECONDS = 25.5

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from pinprobe.ledger.host_book import HostBook
+from pinprobe.ledger.book.host_book import HostBook
 from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.allocators.registry import prepare_allocator

@@ -1,4 +1,4 @@
-"""`pinprobe cache`: where compiled allocators are kept, and emptying it."""
+"""`pinprobe cache`: where compiled allocators and measured maps are kept, and emptying it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import click
 
 @click.group()
 def cache() -> None:
-    """Show or empty the folder that compiled allocators are kept in."""
+    """Show or empty the folder that compiled allocators and measured maps are kept in."""
 
 
 @cache.command()
@@ -20,7 +20,7 @@ def path() -> None:
 
 @cache.command()
 def clear() -> None:
-    """Remove everything that was compiled."""
+    """Remove everything that was compiled or measured."""
     from pinprobe.probes.cache_folder import cache_folder, clear_cache
     from pinprobe.probes.units import format_bytes
 

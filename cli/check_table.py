@@ -6,9 +6,9 @@ import json
 from collections.abc import Sequence
 
 from pinprobe.cli.grid import Grid
-from pinprobe.ledger.check_receipt import check_receipt
-from pinprobe.ledger.checks import CheckResult
-from pinprobe.ledger.config import Config
+from pinprobe.ledger.config.check_receipt import check_receipt
+from pinprobe.ledger.config.checks import CheckResult
+from pinprobe.ledger.config.config import Config
 
 
 def render_checks(config: Config, results: Sequence[CheckResult], form: str, settings: Sequence[str]) -> str:

@@ -10,7 +10,7 @@ import click
 from pinprobe.probes.errors import BadRequest, printable
 
 if TYPE_CHECKING:
-    from pinprobe.ledger.config import Config
+    from pinprobe.ledger.config.config import Config
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -35,8 +35,8 @@ def open_config(config: str, settings: Sequence[str]) -> Config:
     """Find and read a config: a file, or one that comes along by its bare name."""
     from pathlib import Path
 
-    from pinprobe.ledger.registry import load_config
-    from pinprobe.ledger.shipped import find_config
+    from pinprobe.ledger.config.registry import load_config
+    from pinprobe.ledger.config.shipped import find_config
 
     overrides = read_settings(settings)
     found: Path = find_config(config)

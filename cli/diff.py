@@ -58,9 +58,9 @@ def diff(
     from pinprobe.cli.diff_table import diff_markdown, diff_rows, diff_text
     from pinprobe.cli.diff_words import increase_sentence
     from pinprobe.cli.measuring import invocation
-    from pinprobe.ledger.diff_receipt import diff_receipt
-    from pinprobe.ledger.receipt_diff import diff_receipts, find_increases
-    from pinprobe.ledger.receipt_file import read_receipt
+    from pinprobe.ledger.receipts.diff_receipt import diff_receipt
+    from pinprobe.ledger.receipts.receipt_diff import diff_receipts, find_increases
+    from pinprobe.ledger.receipts.receipt_file import read_receipt
 
     found = diff_receipts(read_receipt(old), read_receipt(new))
     increases = () if allowed is None else find_increases(found, allowed)

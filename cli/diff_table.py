@@ -20,10 +20,10 @@ from pinprobe.cli.diff_words import (
 from pinprobe.cli.figures import raw
 from pinprobe.cli.grid import WIDTH, Grid
 from pinprobe.ledger.booking import RowState
-from pinprobe.ledger.config_diff import written
-from pinprobe.ledger.process_growth import ProcessGrowth
-from pinprobe.ledger.receipt_change import Change
-from pinprobe.ledger.receipt_diff import Increase, OwnerDiff, Presence, ReceiptDiff
+from pinprobe.ledger.receipts.config_diff import written
+from pinprobe.ledger.receipts.process_growth import ProcessGrowth
+from pinprobe.ledger.receipts.receipt_change import Change
+from pinprobe.ledger.receipts.receipt_diff import Increase, OwnerDiff, Presence, ReceiptDiff
 from pinprobe.probes.reading import Amount, Reading, Unreadable
 from pinprobe.probes.units import Unit, format_bytes, unit_for
 

@@ -7,12 +7,12 @@ from fractions import Fraction
 from typing import TypeGuard
 
 from pinprobe.cli.grid import WIDTH
-from pinprobe.ledger.config_diff import KeyChange, written
-from pinprobe.ledger.json_value import Leaf
-from pinprobe.ledger.process_growth import ProcessGrowth
-from pinprobe.ledger.receipt_change import Change
-from pinprobe.ledger.receipt_diff import Increase, ReceiptDiff
-from pinprobe.ledger.receipt_file import LedgerReceipt
+from pinprobe.ledger.receipts.config_diff import KeyChange, written
+from pinprobe.ledger.receipts.json_value import Leaf
+from pinprobe.ledger.receipts.process_growth import ProcessGrowth
+from pinprobe.ledger.receipts.receipt_change import Change
+from pinprobe.ledger.receipts.receipt_diff import Increase, ReceiptDiff
+from pinprobe.ledger.receipts.receipt_file import LedgerReceipt
 from pinprobe.probes.reading import Amount, Reading, Unreadable
 from pinprobe.probes.units import format_bytes
 

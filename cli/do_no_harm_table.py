@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pinprobe.cli.grid import WIDTH, Grid
-from pinprobe.ledger.receipt import as_json
+from pinprobe.ledger.receipts.receipt import as_json
 from pinprobe.ledger.replay.arms_compared import Comparison, Difference, Verdict, compare
 from pinprobe.ledger.replay.do_no_harm import Bounds, DoNoHarmRow
 from pinprobe.probes.errors import printable

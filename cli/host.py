@@ -30,8 +30,8 @@ def host(book_dir: Path | None, form: str | None, path: Path | None, overwrite: 
 
     from pinprobe.cli.host_table import host_text
     from pinprobe.cli.measuring import invocation
-    from pinprobe.ledger.host_book import HostBook
-    from pinprobe.ledger.host_receipt import host_receipt
+    from pinprobe.ledger.book.host_book import HostBook
+    from pinprobe.ledger.book.host_receipt import host_receipt
     from pinprobe.probes.errors import printable
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.reading import Unreadable

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 
 from pinprobe.cli.grid import WIDTH, Grid
-from pinprobe.ledger.book_entry import BookEntry, BookReading, BookRow
-from pinprobe.ledger.host_receipt import BookSums, book_sums
+from pinprobe.ledger.book.book_entry import BookEntry, BookReading, BookRow
+from pinprobe.ledger.book.host_receipt import BookSums, book_sums
 from pinprobe.probes.headroom import Headroom
 from pinprobe.probes.reading import Unreadable
 from pinprobe.probes.units import format_bytes, unit_for

@@ -12,8 +12,8 @@ from pinprobe.cli.config_options import config_options, open_config, read_settin
 from pinprobe.cli.options import SIZES, Output, Scale, Size, check_all, output_options
 
 if TYPE_CHECKING:
+    from pinprobe.ledger.book.host_book import HostBook
     from pinprobe.ledger.booking import Account
-    from pinprobe.ledger.host_book import HostBook
 
 
 # How long a signal may go unseen that comes just before a sleep.
@@ -134,7 +134,7 @@ def ledger(
 
 def _host_book(book_dir: Path | None, engine: str, output: Output) -> HostBook | None:
     """Open the book that was named, or the user's own; where there is no place for one, go on without and say so."""
-    from pinprobe.ledger.host_book import HostBook
+    from pinprobe.ledger.book.host_book import HostBook
     from pinprobe.probes.errors import PinprobeError
 
     try:

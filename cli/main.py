@@ -21,6 +21,9 @@ from pinprobe.probes.errors import PinprobeError
 _COMMANDS = {
     "probe": "pinprobe.cli.probe:probe",
     "sweep": "pinprobe.cli.sweep:sweep",
+    "plan": "pinprobe.cli.plan:plan",
+    "advise": "pinprobe.cli.advise:advise",
+    "preflight": "pinprobe.cli.preflight:preflight",
     "ledger": "pinprobe.cli.ledger:ledger",
     "diff": "pinprobe.cli.diff:diff",
     "lossless": "pinprobe.cli.lossless:lossless",
@@ -28,6 +31,7 @@ _COMMANDS = {
     "allocators": "pinprobe.cli.allocators:allocators",
     "cache": "pinprobe.cli.cache:cache",
     "check": "pinprobe.cli.check:check",
+    "budget": "pinprobe.cli.budget:budget",
     "schema": "pinprobe.cli.schema:schema",
     "host": "pinprobe.cli.host:host",
 }

@@ -13,7 +13,7 @@ from pinprobe.cli.grid import WIDTH
 from pinprobe.cli.staircase import draw_staircase
 from pinprobe.cli.sweep_table import WHOLE_TABLE, sweep_grids, sweep_rows
 from pinprobe.cli.trial_table import how_resident, trial_grid, trial_rows
-from pinprobe.ledger.receipt import sweep_receipt, trial_receipt
+from pinprobe.ledger.receipts.receipt import sweep_receipt, trial_receipt
 from pinprobe.probes.cliffs import find_cliffs
 from pinprobe.probes.host_facts import HostFacts
 from pinprobe.probes.reading import Unreadable

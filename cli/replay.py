@@ -108,9 +108,8 @@ def _swept(options: ReplayOptions, output: Output) -> ReplayRun:
         )  # fmt: skip
     row_bytes = arms[0].ring_layout.row_bytes
     words = f"All of it is modelled and nothing measured: metadata, copies that take no time, slots of {row_bytes:,} B."
-    return ReplayRun(
-        source, setting, row_bytes, (words,), worth=worth_of(setting, row_bytes), sweep=swept, ended=swept.ended
-    )
+    ended = swept.ended if swept.points or swept.ended else "no policy could be replayed at any number of slots"
+    return ReplayRun(source, setting, row_bytes, (words,), worth=worth_of(setting, row_bytes), sweep=swept, ended=ended)
 
 
 def _shown(run: ReplayRun, output: Output, picture: Output) -> int:

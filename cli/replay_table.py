@@ -12,6 +12,8 @@ from pinprobe.ledger.replay.replicates import ArmRuns, PlayedArms, Standing
 from pinprobe.probes.units import Unit, unit_for
 
 _TIERS = ("ring", "pool", "disk")
+# A pool's requests are savepoints, and beside them stand those of the trace.
+_OFFERED = {"requests": "offered"}
 _PREDICTED = "*: predicted from measured blocks of its allocator, and so is the total."
 _UNKNOWN = "?: its allocator could not be tried here; the total counts what is asked."
 
@@ -80,7 +82,8 @@ def measured_grid(played: PlayedArms) -> Grid | None:
         figures = [taken.pinned_bytes, taken.pageable_bytes, taken.rss_bytes] if taken else []
         rows.append([run.arm.name, *(map(unit.of, figures) if taken else ["?"] * 3)])
     scales = ", ".join(dict.fromkeys(str(run.measured.scale) for run in runs if run.measured))
-    legend = f"{unit.name}, each at its largest, with savepoints of {scales} of their bytes."
+    of_size = "whole savepoints" if scales == "1" else f"savepoints of {scales} of their bytes"
+    legend = f"{unit.name}, each at its largest, with {of_size}."
     legend += "\nRSS growth: of the process, over what it was before the arm was opened."
     return Grid(["<arm", "pinned", "pageable", "RSS growth"], rows, "Measured by the kernel's count", legend)
 
@@ -139,7 +142,7 @@ def counter_grids(arms: Sequence[ArmRuns], *, is_narrow: bool) -> list[Grid]:
 
 def counters(run: ArmResult) -> dict[str, str]:
     """Return every counter of one run's pool, written out."""
-    told: dict[str, str] = {name: f"{value:,}" for name, value in run.counts.items()}
+    told: dict[str, str] = {_OFFERED.get(name, name): f"{value:,}" for name, value in run.counts.items()}
     told |= {"evicted": f"{run.evicted:,}", "peak_entries": f"{run.peak_entries:,}"}
     told["mean_entries"] = f"{run.mean_entries:,.1f}"
     if run.demand is not None:
@@ -162,7 +165,8 @@ def played_rows(played: PlayedArms) -> Grid:
     header += [f"{tier}_hits" for tier in _TIERS]
     header += ["pinned_asked_bytes", "pinned_booked_bytes", "pinned_known", "pageable_bytes", "mean_pageable_bytes"]
     header += ["total_bytes", "disk_bytes", "staged", "writes", "evicted", "spared_seconds"]
-    header += ["measured_pinned_bytes", "measured_pageable_bytes", "measured_rss_bytes", *counts, "incidents"]
+    header += ["measured_pinned_bytes", "measured_pageable_bytes", "measured_rss_bytes"]
+    header += [*(_OFFERED.get(name, name) for name in counts), "incidents"]
     rows = []
     for run in (run for arm in played.arms for run in arm.runs):
         taken = run.measured

@@ -113,7 +113,10 @@ def _title(run: ReplayRun) -> str:
             f" {shape.think_seconds:g} s of thought, {shape.output_tokens:,} tokens out, seed {shape.seed}"
         )
     if source.request_count:
-        parts.append(f"{source.request_count:,} requests, of which {source.later_count:,} continue an earlier prompt")
+        continues = "continues" if source.later_count == 1 else "continue"
+        parts.append(
+            f"{source.request_count:,} requests, of which {source.later_count:,} {continues} an earlier prompt"
+        )
     if run.setting is not None:
         parts.append(f"savepoints at {run.setting.placement}")
     return "; ".join(parts)

@@ -115,7 +115,8 @@ def worth_grid(worth: SavepointWorth) -> Grid:
     """What a savepoint costs, whatever it covers, beside the prefill that it spares."""
     unit = unit_for(worth.rows[0].row_bytes)
     rows = [[f"{row.tokens:,}", unit.of(row.row_bytes), f"{row.spared_seconds:,.3f}"] for row in worth.rows]
-    legend = f"Modelled: the first n tokens of a prompt take {worth.prefill_time} s ({worth.prefill_time.source})."
+    given = worth.prefill_time
+    legend = f"Modelled: the first n tokens of a prompt take {given.formula} s ({given.source})."
     return Grid(["prompt tokens", f"a savepoint, {unit.name}", "spared s"], rows, "What a savepoint is worth", legend)
 
 

@@ -19,7 +19,7 @@ def schema() -> int:
 
     import json
 
-    from pinprobe.ledger.schema import json_schema
+    from pinprobe.ledger.config.schema import json_schema
 
     output.write(json.dumps(json_schema(), indent=2))
     return 0

@@ -25,7 +25,7 @@ from pinprobe.ledger.admission import (
     limit_bound,
     usable_bounds,
 )
-from pinprobe.ledger.book_entry import BookEntry, BookRow
+from pinprobe.ledger.book.book_entry import BookEntry, BookRow
 from pinprobe.ledger.headroom_seen import HeadroomSeen
 from pinprobe.ledger.overhead_seen import OverheadSeen
 from pinprobe.ledger.price import PriceList
@@ -40,7 +40,7 @@ from pinprobe.probes.reading import Reading, Unreadable
 from pinprobe.probes.units import format_bytes
 
 if TYPE_CHECKING:
-    from pinprobe.ledger.host_book import HostBook
+    from pinprobe.ledger.book.host_book import HostBook
 
 _log = logging.getLogger("pinprobe")
 # How often the book is looked at while others' pending rows settle: they are other processes, and nobody calls.

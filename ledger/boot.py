@@ -9,7 +9,7 @@ from fractions import Fraction
 from types import TracebackType
 
 from pinprobe.ledger.allocator_map import map_allocator
-from pinprobe.ledger.config import Config
+from pinprobe.ledger.config.config import Config
 from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.ledger.tenants.kinds import load_kind
 from pinprobe.ledger.tenants.tenant import Tenant, TenantKind, TenantSpec

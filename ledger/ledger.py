@@ -31,7 +31,7 @@ from pinprobe.probes.reading import Reading, Unreadable
 from pinprobe.probes.units import LARGEST_SIZE_BYTES, format_bytes
 
 if TYPE_CHECKING:
-    from pinprobe.ledger.host_book import HostBook
+    from pinprobe.ledger.book.host_book import HostBook
     from pinprobe.probes.sweep import Sweep
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from pinprobe.ledger.booking import Account, Row, RowState, total_resident
-from pinprobe.ledger.receipt import Document, as_json
+from pinprobe.ledger.receipts.receipt import Document, as_json
 from pinprobe.probes.host_facts import HostFacts
 
 #: Raised by one when a key changes its meaning or goes; new keys do not raise it.

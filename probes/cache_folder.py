@@ -1,4 +1,4 @@
-"""The folder that compiled libraries are kept in, and emptying it."""
+"""The folder that compiled libraries and measured maps are kept in, and emptying it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,10 @@ import platformdirs
 
 from pinprobe.probes.errors import CouldNotMeasure
 
+#: Below it: the blocks of allocators as this host measured them.
+MAPS_FOLDER = "maps"
+_OWN_FOLDERS = ("torch_host", MAPS_FOLDER)
+
 
 def cache_folder() -> Path:
     """Return `$PINPROBE_CACHE_DIR`, else `pinprobe` in the user's cache folder. It need not exist."""
@@ -18,12 +22,15 @@ def cache_folder() -> Path:
 
 
 def clear_cache() -> int:
-    """Remove what was compiled and return how many bytes that freed.
+    """Remove what was compiled and what was measured, and return how many bytes that freed.
 
     Removes only the folders that pinprobe makes there, so that a cache folder pointed at the wrong place loses nothing
     else.
     """
-    folder = cache_folder() / "torch_host"
+    return sum(_cleared(cache_folder() / name) for name in _OWN_FOLDERS)
+
+
+def _cleared(folder: Path) -> int:
     if not folder.is_dir():
         return 0
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and not file.is_symlink())

@@ -63,6 +63,9 @@ def read_cgroup_levels(tree: HostTree, pid: int | str = "self") -> tuple[CgroupL
 def _find_folders(memberships: str, mounts: str, pid: int | str) -> tuple[int, tuple[str, ...]] | Unreadable:
     """Return the version of the hierarchy that accounts memory, and the process's folders in it, if there is one."""
     hierarchy = _memory_hierarchy(mounts)
+    if hierarchy is None and (" - " not in mounts or not mounts.endswith("\n")):
+        # Every process has mounts, each in a whole line: this text was damaged, and what it names no more may bind.
+        return Unreadable(f"/proc/{pid}/mountinfo names no mount or was cut off")
     if hierarchy is None:
         return 0, ()
     own_path = _own_path(memberships, hierarchy.version)

@@ -24,9 +24,10 @@ from pinprobe.probes.oom_kills import read_oom_kills
 # The first message is the parent's sys.path, so that the child finds the same pinprobe and the same third-party
 # libraries.
 _BOOT = (
-    "import sys; from multiprocessing.connection import Connection; pipe = Connection(int(sys.argv[1]));"
-    "sys.path[:] = pipe.recv(); from pinprobe.probes.call_server import serve;"
-    "serve(pipe, int(sys.argv[2]), sys.argv[3])"
+    "import sys; from multiprocessing.connection import Connection; pipe = Connection(int(sys.argv[1]))\n"
+    "try: sys.path[:] = pipe.recv()\n"
+    "except (EOFError, OSError): sys.exit(1)\n"  # the parent is gone already
+    "from pinprobe.probes.call_server import serve; serve(pipe, int(sys.argv[2]), sys.argv[3])"
 )
 _PATIENCE_SECONDS = 5.0
 _PULSE_SECONDS = 0.2

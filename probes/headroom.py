@@ -103,7 +103,7 @@ def _hugepage_pools(tree: HostTree) -> tuple[HugepagePool, ...]:
     pools = []
     for name in tree.names(folder):
         match = _POOL.fullmatch(name)
-        if match:
+        if match and int(match[1]):
             page_bytes = int(match[1]) * 1024
             free, reserved = (
                 single_number(tree.text(f"{folder}/{name}/{file}"), f"{folder}/{name}/{file}")

@@ -149,8 +149,7 @@ MUTANTS = {
         "ledger/tenants/disk_overflow.py",
         "            self._evict(shortage, attempt.value, WriteEnd.NOT_WORTH_IT)\n        try:\n",
         "            pass\n        try:\n",
-        "tests/ledger/tenants/test_overflow_tier.py"
-        "::test_no_bytes_are_set_aside_that_the_bound_has_no_room_for",
+        "tests/ledger/tenants/test_overflow_tier.py::test_no_bytes_are_set_aside_that_the_bound_has_no_room_for",
     ),
 }
 

@@ -55,9 +55,11 @@ def test_the_listing_names_every_receipt_and_no_other() -> None:
 @pytest.mark.parametrize("path", RECEIPTS, ids=lambda path: str(path.stem))
 def test_each_receipt_says_what_made_it_and_where(path: Path) -> None:
     document = json.loads(path.read_text(encoding="utf-8"))
-    assert document["schema"] in ("pinprobe.probe", "pinprobe.sweep", "pinprobe.ledger", "pinprobe.lossless", "pinprobe.replay")
-    assert document["command"][0] == "pinprobe"
-    assert document["host"]["kernel"]
+    name, _, kind = document["schema"].partition(".")
+    assert (name, kind in ("probe", "sweep", "ledger", "lossless", "replay", "budget")) == ("pinprobe", True)
+    if kind != "budget":  # which is worked out, on any machine
+        assert document["command"][0] == "pinprobe"
+        assert document["host"]["kernel"]
     assert not re.search(r"/work|/home|/tmp/(?!r/)", path.read_text(encoding="utf-8"))
 
 

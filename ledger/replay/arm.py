@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from pinprobe.ledger.config import Config
+from pinprobe.ledger.config.config import Config
 from pinprobe.ledger.tenants.pool_shape import PoolShape
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout
 from pinprobe.ledger.tenants.savepoint_ring_kind import wanted_slots
 from pinprobe.ledger.tenants.tenant import TenantSpec
 from pinprobe.probes.errors import BadRequest, printable
+from pinprobe.probes.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Arm:
                 "sized by demand": f"from {pool.min_regions}" if pool.is_sized_by_demand else "no",
                 "policy": pool.policy,
                 "chunk": f"{pool.chunk_tokens:,} tokens",
-                "overflow": "off" if pool.overflow_bytes is None else f"{pool.overflow_bytes:,} B",
+                "overflow": "off" if pool.overflow_bytes is None else format_bytes(pool.overflow_bytes),
             }
         return told
 

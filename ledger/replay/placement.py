@@ -28,6 +28,9 @@ PLACEMENTS = ("prompt-end", "every-chunk", "ladder", "ladder:K")
 #: The widest step of `ladder:K` is so many doublings of the chunk.
 MOST_DOUBLINGS = 20
 
+#: A prompt of more places than these is none that an engine serves, and would take all memory.
+MOST_PLACES = 10_000
+
 #: The prefill chunk of one known engine; a rung, a chunk and the shortest savepoint worth keeping follow from it.
 CHUNK_TOKENS = 2_048
 
@@ -52,13 +55,14 @@ def placements(
     """Return the tokens, rising, at which a prefill places savepoints that begins after `covered_from_tokens`.
 
     None is placed at what was spared already: there is nothing to take a copy of. Raises `BadRequest` where the
-    placement is unknown, the chunk is none, or more is covered than the prompt has.
+    placement is unknown, the chunk is none, more is covered than the prompt has, or it has more than 10,000 places.
 
     >>> placements(2_100, 9_000, "every-chunk"), placements(0, 9_000, "ladder"), placements(0, 9_000, "ladder:1")
     ([4096, 6144, 8192, 9000], [2048, 4096, 8192], [4096, 8192])
     """
     check_placement(placement)
     _check_chunk(chunk_tokens)
+    _check_count(prompt_tokens, placement, chunk_tokens)
     if not 0 <= covered_from_tokens <= prompt_tokens:
         raise BadRequest(f"{covered_from_tokens} tokens can't be covered of a prompt of {prompt_tokens}")
     return list(reversed([*_falling(covered_from_tokens, prompt_tokens, placement, chunk_tokens)]))
@@ -163,6 +167,21 @@ def _check_chunk(chunk_tokens: int) -> None:
         raise BadRequest(f"a prefill chunk of {chunk_tokens} tokens is none; give 1 or more")
 
 
+def _check_count(prompt_tokens: int, placement: str, chunk_tokens: int) -> None:
+    if placement in ("prompt-end", "ladder"):
+        return
+    count = prompt_tokens // _step_tokens(placement, chunk_tokens)
+    if count > MOST_PLACES:
+        raise BadRequest(
+            f"a prompt of {prompt_tokens:,} tokens has {count:,} places by {placement} of {chunk_tokens:,}, and at most"
+            f" {MOST_PLACES:,} are replayed; give --placement prompt-end or ladder"
+        )
+
+
+def _step_tokens(placement: str, chunk_tokens: int) -> int:
+    return chunk_tokens << (int(placement.partition(":")[2]) if placement != "every-chunk" else 0)
+
+
 def _has_ends(placement: str) -> bool:
     return placement in ("prompt-end", "every-chunk")
 
@@ -180,6 +199,6 @@ def _falling(above_tokens: int, up_to_tokens: int, placement: str, chunk_tokens:
             yield tokens
             tokens //= 2
     elif placement != "prompt-end":
-        step_tokens = chunk_tokens << (int(placement.partition(":")[2]) if placement != "every-chunk" else 0)
+        step_tokens = _step_tokens(placement, chunk_tokens)
         first = up_to_tokens // step_tokens * step_tokens
         yield from range(first, above_tokens, -step_tokens)

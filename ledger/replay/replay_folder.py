@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from pinprobe.ledger.book_lock import HeldFile
+from pinprobe.ledger.book.book_lock import HeldFile
 from pinprobe.probes.errors import BadRequest, printable
 
 _PREFIX = "pinprobe-replay-"

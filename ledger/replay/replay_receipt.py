@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from pinprobe.ledger.receipt import Document, as_json
+from pinprobe.ledger.receipts.receipt import Document, as_json
 from pinprobe.ledger.replay.arm import Arm, differences
 from pinprobe.ledger.replay.arm_replay import Setting
 from pinprobe.ledger.replay.arm_result import ArmResult, MeasuredMemory

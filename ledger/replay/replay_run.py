@@ -82,7 +82,7 @@ def modelled(setting: Setting, *, is_real: bool) -> tuple[str, ...]:
         )
     if setting.prefill_time is not None:
         given = setting.prefill_time
-        told.append(f"Modelled, not measured: the seconds of prefill, from the time {given.source}, {given} s.")
+        told.append(f"Modelled, not measured: seconds of prefill; n tokens take {given.formula} s ({given.source}).")
     if setting.read_back_bytes_per_second is not None:
         rate = format_bytes(round(setting.read_back_bytes_per_second))
         told.append(f"Taken, not measured: a disk that reads {rate} back in a second.")

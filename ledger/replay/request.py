@@ -69,7 +69,9 @@ class Consistency:
         if request.parent is None:
             return None
         if request.parent not in self._tokens:
-            return f"the parent {request.parent} is the savepoint of no earlier request" if self._is_whole else None
+            if not self._is_whole:
+                return None
+            return f"the parent {request.parent} is the savepoint of no earlier request; -1 in a CSV is none at all"
         parent_tokens = self._tokens[request.parent]
         if parent_tokens is not None and parent_tokens > request.savepoint_tokens:
             return (

@@ -91,7 +91,7 @@ def _request(row: list[str] | csv.Error) -> Request:
     return Request(
         at_seconds=_seconds(texts, "t_s"),
         savepoint=_count(texts, "savepoint_id"),
-        parent=None if texts["parent_id"] == "-1" else _count(texts, "parent_id"),
+        parent=None if texts["parent_id"] == "-1" else _count(texts, "parent_id", or_else="; -1 where there is none"),
         savepoint_tokens=_count(texts, "savepoint_tokens"),
         prompt_tokens=_count(texts, "prompt_tokens"),
         output_tokens=_count(texts, "output_tokens"),
@@ -106,9 +106,9 @@ def _savepoint_in(row: list[str] | csv.Error) -> int | None:
     return int(row[at]) if isinstance(row, list) and is_there else None
 
 
-def _count(texts: dict[str, str], column: str) -> int:
+def _count(texts: dict[str, str], column: str, or_else: str = "") -> int:
     if not _COUNT.fullmatch(texts[column]):
-        raise BadRequest(f"{column} is {texts[column][:40]!r}, which is no whole number of 0 or more")
+        raise BadRequest(f"{column} is {texts[column][:40]!r}, which is no whole number of 0 or more{or_else}")
     return int(texts[column])
 
 

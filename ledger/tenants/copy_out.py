@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from pinprobe.ledger.tenants.lock_over_forks import lock_over_forks
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing, StaleTicket, Ticket
 from pinprobe.probes.errors import BadRequest, in_one_line
@@ -41,7 +42,7 @@ class CopyOut:
         self._ring = ring
         self._pool = pool
         self._waiting: deque[_Work] = deque()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(lock_over_forks())
         self._is_ending = False
         self._is_copying = False
         self._thread = threading.Thread(target=self._run, name="pinprobe-copy-out", daemon=True)
@@ -89,17 +90,22 @@ class CopyOut:
 
     def _run(self) -> None:
         pause = _SHORTEST_PAUSE_SECONDS
+        settled_seconds = time.monotonic()
         while True:
+            # Counted from the last time and not from the last savepoint: else one that comes each half second would
+            # keep the pool from ever being settled.
+            idle_seconds = self._pool.idle_seconds
+            left = None if idle_seconds is None else settled_seconds + idle_seconds - time.monotonic()
             with self._changed:
-                has_work = self._changed.wait_for(lambda: self._waiting or self._is_ending, self._pool.idle_seconds)
+                self._changed.wait_for(lambda: self._waiting or self._is_ending, left)
                 if self._is_ending:
                     return
-            if not has_work:
-                self._use_idle_moment()
-                continue
-            with self._changed:
                 work = self._next_ready()
                 self._is_copying = work is not None
+            if work is None and idle_seconds is not None and time.monotonic() >= settled_seconds + idle_seconds:
+                self._use_idle_moment()
+                settled_seconds = time.monotonic()
+                continue
             if work is None:
                 # Nothing is staged yet: look again after a pause that grows, for a device that has more to do.
                 time.sleep(pause)

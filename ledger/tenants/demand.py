@@ -124,7 +124,11 @@ class Demand:
         """Learn of a savepoint, and what the longest watched one before it is; return what is watched no more."""
         if parent is not None and parent != key:
             above = self._take(parent)
-            (self._awaited if above.was_continued else self._passed)[parent] = above
+            if above.was_continued:
+                above.used_seconds = now_seconds  # a line begins there now; and both orders are by the last use
+                self._awaited[parent] = above
+            else:
+                self._passed[parent] = above
             above.was_continued = True
         node = self._take(key) if key in self else _Node(tokens, conversation, now_seconds)
         node.used_seconds, node.conversation = now_seconds, conversation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
-from pinprobe.ledger.receipt import Document, as_json
+from pinprobe.ledger.receipts.receipt import Document, as_json
 from pinprobe.ledger.tenants.lossless import Lossless
 from pinprobe.probes.host_facts import HostFacts
 

@@ -18,8 +18,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pinprobe.ledger.book_folder import reason_against
-from pinprobe.ledger.book_lock import BookLock, HeldFile
+from pinprobe.ledger.book.book_folder import reason_against
+from pinprobe.ledger.book.book_lock import BookLock, HeldFile
 from pinprobe.probes.errors import BadRequest, printable
 
 _PROCESS = re.compile(r"savepoints-[0-9a-f]{16}-[0-9a-f]{8}")

@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 30.0
 
 # So many of the entries that go next are looked at: more would be written that are read, and continued, before they go.
 _BAND_SHARE = 1 / 8
-_LEAST_BAND = 2
+_LEAST_BAND, _MOST_BAND = 2, 16
 _NO_SAVEPOINT = bytes(16)
 _PATTERN_BYTES = 2**20
 
@@ -137,7 +137,7 @@ class OverflowTier:
             return None  # nothing has to go
         best: tuple[float, Entry] | None = None
         passing = set(self._books.busy)
-        for _ in range(max(_LEAST_BAND, round(_BAND_SHARE * retention.slots))):
+        for _ in range(max(_LEAST_BAND, min(_MOST_BAND, round(_BAND_SHARE * retention.slots)))):
             digest = retention.next_to_go(now, passing)
             entry = None if digest is None else self._books.entry_of(digest)
             if entry is None:
@@ -174,7 +174,20 @@ class OverflowTier:
                 self._on_disk.discard(digest)
                 self._books.forget_unless_wanted(digest)
             late = [recall for recall in self._recalls if now - recall.begun_seconds > PATIENCE_SECONDS]
-        for recall in late:
+        self._cancel(late)
+
+    def forget(self, digest: bytes) -> None:
+        """Delete the file of a savepoint that is not to come back."""
+        self._store.drop(digest)
+        with self._lock:
+            self._on_disk.discard(digest)
+            self._books.forget_unless_wanted(digest)
+            on_their_way = [recall for recall in self._recalls if recall.offer.key == digest]
+        self._cancel(on_their_way)
+
+    def _cancel(self, recalls: Sequence[Recall]) -> None:
+        """End what nobody is to collect: at once where it is there, else when its reader has stopped."""
+        for recall in recalls:
             recall.cancel()
             if not recall.is_pending:
                 self._give_up(recall)
@@ -200,12 +213,12 @@ class OverflowTier:
     def begin(self, key: PrefixKey, offer: Offer, place: Place) -> Recall | None:
         """Begin to read a savepoint into a region; None, and the region free again, where its file is gone."""
         place.region.begin()
-        place.key, place.conversation, place.prefixes = key, offer.conversation, offer.prefixes
         restore = self._store.begin_restore(key.digest, place.region.address)
         with self._lock:
             if restore is None:
                 self._books.supply.free(place)
                 return None
+            place.key, place.conversation, place.prefixes = key, offer.conversation, offer.prefixes
             recall = Recall(self, offer, place, restore, self._clock())
             self._recalls.append(recall)
             self._recalls_begun += 1
@@ -218,7 +231,7 @@ class OverflowTier:
             if recall.is_over:
                 return None
             self._recalls.remove(recall)
-            if not is_ready or not self._books.supply.is_open:
+            if not is_ready or recall.is_cancelled or not self._books.supply.is_open:
                 self._end(recall)
                 return None
             recall.is_over = True
@@ -252,7 +265,9 @@ class OverflowTier:
             recalls, self._recalls = self._recalls, []
             for recall in recalls:
                 if has_ended or not recall.is_pending:
-                    self._end(recall)  # else the drive may still write its memory
+                    self._end(recall)
+                else:
+                    self._recalls.append(recall)  # the drive may still write its memory; to collect it ends it
 
     # -- what it says of itself
 
@@ -264,7 +279,8 @@ class OverflowTier:
             for name, rate in (("writes", found.write_bytes_per_second), ("reads", found.read_bytes_per_second))
             if rate is not None
         ]
-        prefill = "unknown: nothing is spilled" if self._prefill_time is None else f"{self._prefill_time} s"
+        given = self._prefill_time
+        prefill = "unknown: nothing is spilled until `prefill` is given" if given is None else f"{given.formula} s"
         return f"{self._store.describe()}; {', '.join(rates) or 'unmeasured'}; prefill of n tokens {prefill}"
 
     def stats(self) -> TierStats:

@@ -90,6 +90,15 @@ class PrefillTime:
                 low = middle
         return high
 
+    @property
+    def formula(self) -> str:
+        """What the first n tokens of a prompt take, in seconds, for people: 0.00019*n.
+
+        >>> PrefillTime(0.00019).formula
+        '0.00019*n'
+        """
+        return str(self) if self.seconds_per_token_squared else f"{self}*n"
+
     def __str__(self) -> str:
         """Write it in the form that `parse` reads back to an equal value."""
         if not self.seconds_per_token_squared:

@@ -27,7 +27,7 @@ class Recall:
         self.place = place
         self.restore = restore
         self.begun_seconds = begun_seconds
-        self.is_over = False
+        self.is_over = self.is_cancelled = False
         self._receiver = receiver
 
     @property
@@ -45,5 +45,6 @@ class Recall:
         return None if self.is_over or self.is_pending else self._receiver.receive(self)
 
     def cancel(self) -> None:
-        """Say that nobody wants it any more. One that was collected stays what it is."""
+        """Say that nobody wants it any more: it brings nothing. One that was collected stays what it is."""
+        self.is_cancelled = True
         self.restore.cancel()

@@ -52,6 +52,11 @@ class RegionSupply:
         """How many regions are held whose memory is not on its way back."""
         return self.held - self._going
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a region is free, or could be mapped within the bound."""
+        return bool(self._free) or self.held < self.bound
+
     def take(self) -> Place | None:
         """Return a region that is free, the one that was used last; None where none is."""
         return self._free.pop() if self._free else None

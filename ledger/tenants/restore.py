@@ -132,6 +132,9 @@ class Restore:
         fault = header.fault_beside(self._wanted)
         if fault is not None:
             return fault
+        if header.row_hash != self._wanted.row_hash:
+            # Whole, and of the same tokens: but another row, as another process with other weights would have written.
+            return Fault(Loss.FOREIGN, "its row is another than was written here")
         size_bytes = padded_row_bytes(header.row_bytes)
         if read_row(file, self._address, size_bytes, self._check_wanted) != header.row_hash:
             return Fault(Loss.CHECKSUM, "its row is not what was written")

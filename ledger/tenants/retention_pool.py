@@ -7,12 +7,12 @@ bound that is checked before a region is taken; what an entry leaves behind is u
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from pinprobe.ledger.tenants.demand import Demand
+from pinprobe.ledger.tenants.lock_over_forks import lock_over_forks
 from pinprobe.ledger.tenants.overflow_tier import OverflowTier
 from pinprobe.ledger.tenants.policies.policies import make_policy
 from pinprobe.ledger.tenants.pool_books import Books
@@ -78,7 +78,7 @@ class RetentionPool:
             raise BadRequest(
                 f"{owner}: at least {min_regions} regions are more than its bound of {self.bound_regions}; give fewer"
             )
-        self._lock = threading.Lock()
+        self._lock = lock_over_forks()
         self._supply = RegionSupply(
             ledger, layout, self.bound_regions, self._lock, shared=shared, owner=owner, detail=detail
         )
@@ -142,11 +142,14 @@ class RetentionPool:
             offer = self._books.offer_of(known.key, words, conversation)
             place = self._supply.take()
             if place is None and not self._supply.begin_mapping():
-                place = self._supply.take() if self._books.evict_one() else None
+                place = self._place_of_another()
                 if place is None:
                     return None
         if place is None:
             place = self._supply.map()
+        if place is None:  # memory is short
+            with self._lock:
+                place = self._supply.take() or self._place_of_another()
         return None if place is None else self._tier.begin(known.key, offer, place)
 
     # -- keeping
@@ -174,7 +177,7 @@ class RetentionPool:
                 return None
             self._ask_for_more_again()
             offer = books.offer_of(key, words, conversation)
-            if not self._books.decide(offer, key):
+            if not self._decide(offer, key):
                 return None
             place = self._supply.take()
             if place is None and not self._supply.begin_mapping():
@@ -219,13 +222,15 @@ class RetentionPool:
             return entry
 
     def forget(self, tokens: Sequence[int]) -> bool:
-        """Drop the entry of just this prefix; say whether there was one."""
+        """Drop the entry of just this prefix, and its file; say whether there was an entry."""
         key = self._books.index.key(tokens)
         with self._lock:
             entry = self._books.entry_of(key.digest)
             if entry is not None:
                 self._books.remove(entry)
-            return entry is not None
+        if self._tier is not None:
+            self._tier.forget(key.digest)
+        return entry is not None
 
     def end(self, conversation: str) -> None:
         """Say that a conversation is over: nothing of it is awaited any more."""
@@ -329,6 +334,23 @@ class RetentionPool:
         if self._short_until_seconds is not None and self._books.clock() >= self._short_until_seconds:
             self._short_until_seconds = None
             self._books.retention.most_slots = self.bound_regions
+
+    def _decide(self, offer: Offer, key: PrefixKey) -> bool:
+        retention = self._books.retention
+        most_slots = retention.most_slots
+        if self._supply.has_room or not retention.resident_count:
+            return self._books.decide(offer, key)
+        # Recalls, and readers of what went, have regions and no slots: a slot alone would be of no use to a newcomer,
+        # so it competes for the place of an entry.
+        retention.most_slots = min(most_slots, retention.resident_count)
+        try:
+            return self._books.decide(offer, key)
+        finally:
+            retention.most_slots = most_slots
+            retention.surplus(self._books.clock())
+
+    def _place_of_another(self) -> Place | None:
+        return self._supply.take() if self._books.evict_one() else None
 
     # -- memory, outside of the lock
 

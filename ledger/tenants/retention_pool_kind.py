@@ -78,9 +78,13 @@ class RetentionPoolKind:
         self.prepare(spec)
         return spec.with_fields(regions=bound_regions(spec)).scaled("regions", scale)
 
-    def prepare(self, spec: TenantSpec) -> None:
-        """Raise `BadRequest` where its fields make no pool. There is nothing to load."""
+    def check(self, spec: TenantSpec) -> None:
+        """Raise `BadRequest` where its fields make no pool."""
         PoolShape.of(spec)
+
+    def prepare(self, spec: TenantSpec) -> None:
+        """Raise `BadRequest` as `check` does. There is nothing to load."""
+        self.check(spec)
 
     def open(self, spec: TenantSpec, ledger: HostPinnedLedger, rank: int | None) -> RetentionPool:
         """Open the pool, with all of its regions mapped where the config says so.

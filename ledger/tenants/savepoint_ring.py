@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from pinprobe.ledger.tenants.fence import DeviceFence, DoneFence, Fence
 from pinprobe.ledger.tenants.from_allocator import reserve_from
 from pinprobe.probes.allocators.allocator import Allocator
-from pinprobe.probes.errors import BadRequest, PinprobeError, Refused
+from pinprobe.probes.errors import BadRequest, PinprobeError, Refused, printable
 from pinprobe.probes.units import format_bytes
 
 if TYPE_CHECKING:
@@ -79,8 +79,14 @@ class SavepointRing:
     ) -> None:
         """Reserve the slots, or as many as the ledger can afford.
 
-        Raises `Refused` where that is less than `turn_slots`, what one turn hands out; then nothing was taken.
+        `allocator` is one that is ready, as `prepare_allocator` gives it, and not its name. Raises `Refused` where less
+        fits than `turn_slots`, what one turn hands out; then nothing was taken.
         """
+        if isinstance(allocator, str):
+            raise BadRequest(
+                f"{owner}: {printable(allocator)[:40]!r} is an allocator's name, and a ring takes one that is ready:"
+                " prepare_allocator(name, bytes).allocator of pinprobe.probes.allocators.registry"
+            )
         if slots < 1 or turn_slots < 1:
             raise BadRequest(f"{owner}: a ring of {min(slots, turn_slots)} slots stages nothing; give 1 or more")
         self.layout = layout

@@ -49,6 +49,10 @@ class SavepointRingKind:
         turn = spec.with_fields(max_num_seqs=scaled_count(_turn_slots(spec), scale), hand_outs=1)
         return turn if spec.fields["slots"] == AUTO else turn.scaled("slots", scale)
 
+    def check(self, spec: TenantSpec) -> None:
+        """Raise `BadRequest` where there are fewer slots than a turn hands out."""
+        _refuse_too_few(spec)
+
     def prepare(self, spec: TenantSpec) -> None:
         """Make the allocator ready, and load torch, whose tensors show the slots.
 

@@ -60,7 +60,8 @@ class TenantSpec:
     """One tenant of a config, every number resolved.
 
     `per` is `rank` or `host`: how often it is held. `formulas` gives the text that a value was worked out from, where
-    that was more than the value itself. `place` is `file:line:column`.
+    that was more than the value itself. `place` is `file:line:column`. `transient_bytes` is what it takes for a while
+    beside what stays, and `printed_bytes` what the engine itself prints of it, if the config says so; both of one copy.
     """
 
     name: str
@@ -71,6 +72,8 @@ class TenantSpec:
     fields: Mapping[str, FieldValue]
     formulas: Mapping[str, str]
     place: str
+    transient_bytes: int = 0
+    printed_bytes: int | None = None
 
     @property
     def where(self) -> str:

@@ -12,7 +12,7 @@ name is loaded when it is asked for, and none of them loads torch or any other l
 
 TYPE_CHECKING = False  # type checkers take it for true; importing typing for it would cost 8 ms
 if TYPE_CHECKING:
-    from pinprobe.ledger.host_book import HostBook
+    from pinprobe.ledger.book.host_book import HostBook
     from pinprobe.ledger.ledger import HostPinnedLedger
     from pinprobe.probes.errors import PinprobeError, Refused
 
@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 __all__ = ["HostBook", "HostPinnedLedger", "PinprobeError", "Refused"]
 
 _HOMES = {
-    "HostBook": "pinprobe.ledger.host_book",
+    "HostBook": "pinprobe.ledger.book.host_book",
     "HostPinnedLedger": "pinprobe.ledger.ledger",
     "PinprobeError": "pinprobe.probes.errors",
     "Refused": "pinprobe.probes.errors",

@@ -12,6 +12,10 @@ def main() -> None:
     except KeyboardInterrupt:
         print("pinprobe: interrupted", file=sys.stderr)
         sys.exit(3)
+    finally:
+        # CPython remembers an interrupt that came within an exec, such as one that makes a dataclass, until the next
+        # exec: it would end by the signal, and not with our code.
+        exec("")
 
 
 if __name__ == "__main__":

@@ -95,6 +95,26 @@ def test_every_problem_of_a_config_is_a_line_and_it_ends_with_2(pinprobe: Pinpro
     ]
 
 
+@pytest.mark.parametrize(
+    ("tenant", "words"),
+    [
+        ("{kind: savepoint_ring, slots: 4, max_num_seqs: 8, layout: *it}", "are fewer than one turn hands out"),
+        ("{kind: retention_pool, regions: 4, layout: *it, policy: best}", "no retention policy is called 'best'"),
+        ("{kind: retention_pool, regions: 4, layout: *it, overflow_dir: /tmp}", "give both overflow_dir and"),
+        ("{kind: retention_pool, regions: 4, layout: *it, bytes: 4096}", "are less than one region"),
+    ],
+)
+def test_a_tenant_that_no_host_could_open_is_told_before_the_boot(
+    pinprobe: Pinprobe, tmp_path: Path, tenant: str, words: str
+) -> None:
+    path = tmp_path / "engine.yaml"
+    layout = "{kind: retention_pool, regions: 1, layout: &it [{name: s, shape: [2048], dtype: float32}]}"
+    path.write_text(f"engine: {{name: e}}\ntenants:\n  a.good: {layout}\n  a.bad: {tenant}\n", encoding="utf-8")
+    line = pinprobe.refused("check", str(path), exit_code=2)
+    assert f"{path}:4:3: tenant a.bad: " in line
+    assert words in line
+
+
 def test_json_holds_every_figure_and_what_was_set(pinprobe: Pinprobe, config: str) -> None:
     document = pinprobe.json("check", config, "--set", "slots=9", exit_code=1)
     assert (document["schema"], document["version"], document["engine"]) == ("pinprobe.check", 1, "mine")
@@ -168,7 +188,7 @@ def test_the_schema_is_one_json_document(pinprobe: Pinprobe) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     schema = json.loads(done.stdout)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert set(schema["properties"]) == {"engine", "numbers", "tenants", "checks", "removed"}
+    assert set(schema["properties"]) == {"engine", "numbers", "tenants", "checks", "budget", "removed"}
 
 
 @pytest.mark.parametrize("arguments", [("check", "--help"), ("schema", "--help")], ids=" ".join)
@@ -186,8 +206,8 @@ def test_a_test_of_an_engine_can_assert_its_checks(pinprobe: Pinprobe, config: s
     test = tmp_path / "test_my_engine.py"
     test.write_text(
         "from pathlib import Path\n"
-        "from pinprobe.ledger.checks import assert_checks\n"
-        "from pinprobe.ledger.registry import load_config\n"
+        "from pinprobe.ledger.config.checks import assert_checks\n"
+        "from pinprobe.ledger.config.registry import load_config\n"
         "def test_the_host_can_pin_what_we_configure():\n"
         f"    assert_checks(load_config(Path({config!r})))\n",
         encoding="utf-8",

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pinprobe.ledger.book_entry import BookRow
-from pinprobe.ledger.host_book import HostBook
+from pinprobe.ledger.book.book_entry import BookRow
+from pinprobe.ledger.book.host_book import HostBook
 from pinprobe.probes.headroom import read_headroom
 from pinprobe.probes.host_tree import THIS_HOST
 from pinprobe.probes.reading import Reading

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pinprobe.ledger.shipped import shipped_names
+from pinprobe.ledger.config.shipped import shipped_names
 from tests.cli.ledger_process import MIB, ONE_BYTES, TWO, book_files, with_book
 from tests.cli.test_startup import _RUN, loaded_by
 
@@ -32,7 +32,7 @@ _SAVEPOINTS = [
     for name in shipped_names()
     if name.startswith("savepoint-")
 ]
-_EXPERTS = [name for name in shipped_names() if name.startswith("expert-")]
+_EXPERTS = [name for name in shipped_names() if name.startswith("expert-tiered-")]
 
 
 @pytest.fixture

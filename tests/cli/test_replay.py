@@ -17,9 +17,10 @@ import click
 import pytest
 
 from pinprobe.cli.main import main
-from pinprobe.ledger.tenants.policies.policies import policy_names
+from pinprobe.ledger.tenants.policies.policies import ENTRY_POINT_GROUP, policy_names
 from pinprobe.probes.errors import BadRequest
 from tests.ledger.replay.scripted_server import Play, ScriptedServer
+from tests.ledger.tenants.foreign_package import install
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Pinprobe
@@ -113,7 +114,8 @@ def test_a_trace_is_replayed_through_each_arm(pinprobe: Pinprobe, arms: tuple[st
 def test_what_is_modelled_says_so_and_what_differs_is_told(pinprobe: Pinprobe, arms: tuple[str, ...]) -> None:
     text = pinprobe("replay", "--scenario", "linear", *SMALL, *arms, "--prefill", "0.00019").stdout
     assert "Modelled, not measured: only metadata was replayed" in text
-    assert "Modelled, not measured: the seconds of prefill, from the time given, 0.00019 s." in text
+    assert "Modelled, not measured: seconds of prefill; n tokens take 0.00019*n s (given)." in text
+    assert "the first n tokens of a prompt take 0.00019*n s (given)." in text
     assert "Shares, hits, writes and pageable bytes are modelled and not measured." in text
     assert "*: predicted from measured blocks of its allocator, and so is the total." in text
     assert "What differs" in text
@@ -140,7 +142,11 @@ def test_the_document_has_every_figure(pinprobe: Pinprobe, arms: tuple[str, ...]
 
 def test_csv_has_a_row_a_run_and_markdown_the_same_tables(pinprobe: Pinprobe, arms: tuple[str, ...]) -> None:
     drive = ("replay", "--scenario", "branching", *SMALL, "--replicates", "3", *arms)
-    rows = list(csv.DictReader(io.StringIO(pinprobe(*drive, "--csv").stdout)))
+    written = pinprobe(*drive, "--csv").stdout
+    columns = next(csv.reader(io.StringIO(written)))
+    assert len(columns) == len(set(columns))
+    assert {"requests", "offered"} < set(columns)  # those of the trace, and a pool's savepoints
+    rows = list(csv.DictReader(io.StringIO(written)))
     assert [(row["arm"], row["seed"]) for row in rows[:4]] == [
         ("small", "0"),
         ("small", "1"),
@@ -246,6 +252,29 @@ def test_a_sweep_shows_each_policy_beside_keeping_everything(pinprobe: Pinprobe,
     ]
     assert max(point["token_hit_rate"] for point in points) <= document["sweep"]["everything"]["token_hit_rate"]
     assert document["row_bytes"] == 154_927_104
+
+
+BROKEN_POLICY = """
+from pinprobe.ledger.tenants.policies.lru import Lru
+
+class Broken(Lru):
+    def offer(self, savepoint, now_seconds, held=()):
+        raise KeyError("oops")
+"""
+
+
+def test_a_policy_of_others_that_fails_is_named_and_leaves_the_rest_of_a_sweep(
+    pinprobe: Pinprobe, tmp_path: Path
+) -> None:
+    install(tmp_path, BROKEN_POLICY, {ENTRY_POINT_GROUP: {"broken": ":Broken"}})
+    theirs = pinprobe.finding_first(tmp_path)
+    sweep = ("replay", "--scenario", "linear", *SMALL, "--sweep", "3", "--policy", "broken")
+    done = theirs(*sweep, "--policy", "lru")
+    assert "broken at 3: the retention policy broken (foreign_package_" in done.stdout
+    assert "offer failed: KeyError: 'oops'" in " ".join(done.stdout.split())
+    assert done.returncode == 0
+    alone = theirs(*sweep)
+    assert (alone.returncode, "no policy could be replayed at any number of slots" in alone.stderr) == (3, True)
 
 
 def test_a_sweep_s_bytes_are_slots_of_the_first_arm(pinprobe: Pinprobe, tmp_path: Path) -> None:

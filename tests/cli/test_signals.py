@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -219,3 +220,19 @@ def test_a_child_that_is_just_starting_has_no_ear_for_the_terminals_ctrl_c(
                     assert os.getsid(child.pid) != os.getsid(process.pid)
                     return
     raise AssertionError("the command never started a child")
+
+
+@pytest.mark.parametrize("where", ["raise KeyboardInterrupt", "exec('raise KeyboardInterrupt')"])
+def test_an_interrupt_ends_with_the_same_code_also_where_it_comes_within_an_exec(
+    pinprobe: Pinprobe, tmp_path: Path, where: str
+) -> None:
+    # Dataclasses are made by an exec, so it often does while modules are loaded. CPython then ends by the signal,
+    # although it was caught and told.
+    lines = ["from pinprobe import __main__", "from pinprobe.cli import main", "def stand_in(**_):", f"    {where}"]
+    lines += ["main.main.main = stand_in", "__main__.main()"]
+    (tmp_path / "interrupted_command.py").write_text("\n".join(lines), encoding="utf-8")
+    ended = subprocess.run(
+        [sys.executable, "-m", "interrupted_command"], env=pinprobe.finding_first(tmp_path).environment,
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout, ended.stderr) == (3, "", "pinprobe: interrupted\n")

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import pinprobe as package
-from pinprobe.ledger.book_entry import BookReading, BookRow
-from pinprobe.ledger.host_book import HostBook
+from pinprobe.ledger.book.book_entry import BookReading, BookRow
+from pinprobe.ledger.book.host_book import HostBook
 from pinprobe.probes.errors import PinprobeError
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -10,12 +10,12 @@ from typing import Any
 
 from pinprobe.ledger.booking import Account, Row, RowState
 from pinprobe.ledger.boot import Boot
+from pinprobe.ledger.config.registry import load_config
 from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.ledger.ledger_receipt import ledger_receipt
-from pinprobe.ledger.receipt_change import Change
-from pinprobe.ledger.receipt_diff import ReceiptDiff, diff_receipts
-from pinprobe.ledger.receipt_file import receipt_from
-from pinprobe.ledger.registry import load_config
+from pinprobe.ledger.receipts.receipt_change import Change
+from pinprobe.ledger.receipts.receipt_diff import ReceiptDiff, diff_receipts
+from pinprobe.ledger.receipts.receipt_file import receipt_from
 from pinprobe.probes.headroom import Headroom, HeadroomSource
 from pinprobe.probes.host_facts import HostFacts, read_host_facts
 from pinprobe.probes.reading import Amount, Reading, Unreadable

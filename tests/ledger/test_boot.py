@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from pinprobe.ledger.boot import Boot
-from pinprobe.ledger.config import Config
+from pinprobe.ledger.config.config import Config
+from pinprobe.ledger.config.registry import load_config
 from pinprobe.ledger.ledger import HostPinnedLedger
-from pinprobe.ledger.registry import load_config
 from pinprobe.probes.counters import read_statm
 from pinprobe.probes.errors import AllocationFailed, AllocatorUnavailable, BadRequest, PinprobeError, Refused
 from pinprobe.probes.host_tree import THIS_HOST

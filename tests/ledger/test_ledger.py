@@ -943,7 +943,7 @@ def test_threads_that_reserve_while_others_take_memory_leave_nothing_behind(torc
 
 FORKED = """
 import gc, mmap, os, pathlib, sys
-from pinprobe.ledger.host_book import HostBook
+from pinprobe.ledger.book.host_book import HostBook
 from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.probes.errors import CouldNotMeasure
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 
 from pinprobe.ledger.booking import Account, Claim, RowState
 from pinprobe.ledger.boot import Boot
+from pinprobe.ledger.config.registry import load_config
+from pinprobe.ledger.config.shipped import find_config, shipped_names
 from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.ledger.ledger_receipt import VERSION, ledger_receipt
-from pinprobe.ledger.registry import load_config
-from pinprobe.ledger.shipped import find_config, shipped_names
 from pinprobe.probes.headroom import Headroom, HeadroomSource
 from pinprobe.probes.host_facts import HostFacts, read_host_facts
 from pinprobe.probes.reading import Reading, Unreadable

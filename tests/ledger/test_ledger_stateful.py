@@ -40,7 +40,7 @@ PAGE = mmap.PAGESIZE
 SLICES, SLICE_BYTES, SHARED_BYTES = 10, 200 * KIB, 2 * MIB
 # Shrinking would take minutes with memory that is really taken; the noise makes a shorter run another run anyway.
 SETTINGS = settings(
-    max_examples=10,
+    max_examples=7,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),

@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from pinprobe.probes import fresh_process
 from pinprobe.probes.errors import AllocationFailed, ChildDied, Refused
 from pinprobe.probes.fresh_process import FreshProcess
 
@@ -220,3 +221,12 @@ def test_ten_of_them_leave_no_descriptor_and_no_process(make: Make) -> None:
         with make() as process:
             process.call("tell")
     assert (psutil.Process().num_fds(), len(psutil.Process().children())) == before
+
+
+def test_one_whose_parent_is_gone_before_it_began_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    theirs, ours = os.pipe()
+    os.close(ours)  # what comes from there is its end
+    command = [sys.executable, "-I", "-c", fresh_process._BOOT, str(theirs), str(os.getpid()), "a:b"]
+    done = subprocess.run(command, pass_fds=[theirs], capture_output=True, text=True, check=False)
+    os.close(theirs)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")

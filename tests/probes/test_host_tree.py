@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pinprobe.probes.host_tree import THIS_HOST, HostTree
+from pinprobe.probes.host_tree import LONGEST_TEXT_BYTES, THIS_HOST, HostTree
 from pinprobe.probes.reading import Unreadable
 
 
@@ -40,6 +40,35 @@ def test_a_file_in_place_of_a_folder_is_unreadable(tmp_path: Path) -> None:
 def test_a_link_that_leads_to_itself_is_unreadable(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     assert isinstance(HostTree(tmp_path).text("/loop"), Unreadable)
+
+
+def test_a_pipe_that_nobody_writes_to_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "meminfo")
+    assert HostTree(tmp_path).text("/meminfo") == Unreadable("/meminfo: it is no regular file")
+
+
+def test_an_endless_device_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "meminfo").symlink_to("/dev/zero")
+    assert HostTree(tmp_path).text("/meminfo") == Unreadable("/meminfo: it is no regular file")
+
+
+def test_a_file_longer_than_any_text_is_not_read(tmp_path: Path) -> None:
+    # Sparse: it says that it holds so much, and takes a block.
+    with (tmp_path / "meminfo").open("wb") as file:
+        file.truncate(LONGEST_TEXT_BYTES + 1)
+    expected = "/meminfo: it is larger than 256 MiB, and no text is"
+    assert HostTree(tmp_path).text("/meminfo") == Unreadable(expected)
+
+
+def test_what_may_not_be_looked_at_is_taken_for_missing(
+    open_folder: Path, as_nobody: Callable[[], AbstractContextManager[None]]
+) -> None:
+    (open_folder / "run").mkdir(mode=0o700)
+    (open_folder / "run" / "mark").write_text("")
+    assert HostTree(open_folder).has("/run/mark")
+    with as_nobody():
+        assert not HostTree(open_folder).has("/run/mark")
+    assert not HostTree(open_folder).has("/run/mark\0")
 
 
 def test_a_file_that_may_not_be_read_is_unreadable(

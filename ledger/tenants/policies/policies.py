@@ -10,6 +10,7 @@ import difflib
 import importlib
 from importlib.metadata import EntryPoint, entry_points
 
+from pinprobe.ledger.tenants.policies.foreign_policy import ForeignPolicy
 from pinprobe.ledger.tenants.policies.libcachesim_policy import PREFIX, LibcachesimPolicy
 from pinprobe.ledger.tenants.policies.policy import Policy, checked_slots
 from pinprobe.probes.errors import BadRequest, PinprobeError, in_one_line
@@ -67,7 +68,7 @@ def make_policy(name: str, slots: int) -> Policy:
     missing = [part for part in _PARTS if not hasattr(made, part)]
     if missing:
         raise BadRequest(f"the retention policy {name} ({entry.value}) has no {missing[0]}")
-    return made
+    return ForeignPolicy(made, f"{name} ({entry.value})")
 
 
 def _theirs() -> dict[str, EntryPoint]:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pinprobe.ledger.registry import load_config
+from pinprobe.ledger.config.registry import load_config
+from pinprobe.ledger.config.shipped import find_config
 from pinprobe.ledger.replay.arm import Arm, arm_of, differences
-from pinprobe.ledger.shipped import find_config
 from pinprobe.probes.errors import BadRequest
 from tests.ledger.replay import made_runs
 from tests.ledger.replay.made_runs import pool_of
@@ -67,7 +67,7 @@ def test_what_differs_is_told_and_what_does_not_is_not() -> None:
         "sized by demand": ("none", "no"),
         "policy": ("none", "chain"),
         "chunk": ("none", "2,048 tokens"),
-        "overflow": ("none", "5,000 B"),
+        "overflow": ("none", "4.883 KiB"),
     }
     assert differences([ring, ring]) == {} == differences([ring]) == differences([])
 

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pinprobe.ledger.config.registry import load_config
+from pinprobe.ledger.config.shipped import find_config
 from pinprobe.ledger.price import Price
-from pinprobe.ledger.registry import load_config
 from pinprobe.ledger.replay.arm import Arm, arm_of
 from pinprobe.ledger.replay.arm_replay import Setting, replay_arm
 from pinprobe.ledger.replay.arm_result import ArmResult
@@ -18,7 +19,6 @@ from pinprobe.ledger.replay.replay import replay
 from pinprobe.ledger.replay.request import Request
 from pinprobe.ledger.replay.shape import Shape
 from pinprobe.ledger.replay.shaped_scenario import SHAPES, make_shaped_scenario
-from pinprobe.ledger.shipped import find_config
 from pinprobe.ledger.tenants.policies.policies import make_policy
 from pinprobe.ledger.tenants.prefill_time import PrefillTime
 from tests.ledger.replay import made_runs

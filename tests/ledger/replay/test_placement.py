@@ -100,6 +100,17 @@ def test_a_placement_that_is_none_is_refused_with_all_there_are(text: str) -> No
             refuse(text)
 
 
+@pytest.mark.parametrize("kind", ["every-chunk", "ladder:0", "ladder:20"])
+def test_a_prompt_of_more_places_than_fit_into_memory_is_refused_before_one_is_made(kind: str) -> None:
+    nodes, tokens = PrefixNodes(kind), 10**15 - 1
+    for refuse in (lambda: placements(0, tokens, kind), lambda: nodes.place(request(1, None, tokens), 0)):
+        with pytest.raises(BadRequest, match="at most 10,000 are replayed; give --placement prompt-end or ladder"):
+            refuse()
+    assert len(nodes) == 0
+    for enough in ("prompt-end", "ladder"):
+        assert len(PrefixNodes(enough).place(request(1, None, tokens), 0)) < 50
+
+
 def test_a_chunk_of_nothing_and_more_covered_than_there_is_are_refused() -> None:
     for make in (lambda: PrefixNodes("ladder", 0), lambda: placements(0, 5, "ladder", -1)):
         with pytest.raises(BadRequest, match="is none; give 1 or more"):

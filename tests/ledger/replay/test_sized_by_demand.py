@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pinprobe.ledger.registry import load_config
+from pinprobe.ledger.config.registry import load_config
+from pinprobe.ledger.config.shipped import find_config
 from pinprobe.ledger.replay.arm import Arm, arm_of
 from pinprobe.ledger.replay.arm_replay import Setting, replay_arm
 from pinprobe.ledger.replay.request import Request
 from pinprobe.ledger.replay.scenario import make_scenario
 from pinprobe.ledger.replay.trace import read_trace
-from pinprobe.ledger.shipped import find_config
 from tests.ledger.replay.real_traces import real_trace
 
 _MOST = 1024

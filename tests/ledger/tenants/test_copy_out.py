@@ -18,7 +18,7 @@ import pytest
 
 from pinprobe.ledger.booking import RowState
 from pinprobe.ledger.ledger import HostPinnedLedger
-from pinprobe.ledger.tenants import copy_out
+from pinprobe.ledger.tenants import copy_out, retention_pool
 from pinprobe.ledger.tenants.copy_out import CopyOut
 from pinprobe.ledger.tenants.pool_stats import PoolStats
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
@@ -39,13 +39,14 @@ _MANY_LAPS = 2
 class Bench:
     """A ring of three slots whose copies can be held back, a pool of four regions, and the worker between them."""
 
-    def __init__(self, ledger: HostPinnedLedger, bound_regions: int = 4) -> None:
+    def __init__(self, ledger: HostPinnedLedger, bound_regions: int = 4, *, is_sized_by_demand: bool = False) -> None:
         self.fences = HeldFences()
         self.fences.are_held = False
         self.ring = SavepointRing(ledger, MIXED, 3, prepared("pageable"), fence_for=self.fences)
         self.pool = RetentionPool(
-            ledger, MIXED, bound_regions=bound_regions, policy="lru", chunk_tokens=CHUNK, shared=True
-        )
+            ledger, MIXED, bound_regions=bound_regions, policy="lru", chunk_tokens=CHUNK, shared=True,
+            is_sized_by_demand=is_sized_by_demand,
+        )  # fmt: skip
         self.worker = CopyOut(self.ring, self.pool)
 
     def stage(self, number: int) -> Ticket:
@@ -493,6 +494,30 @@ def test_an_error_in_one_copy_is_logged_counted_and_not_the_end_of_the_worker(
     assert stats.promoted == 7
     assert sum(outcomes(stats).values()) == stats.requests, "a savepoint came to no end that is counted"
     assert stats.held_regions == 4 == stats.resident, "a region was lost"
+
+
+# -- idle moments
+
+
+@pytest.mark.parametrize("way", ["savepoints that come one after the other", "a fence that is never done"])
+def test_work_that_never_ends_does_not_keep_the_pool_from_being_settled(
+    ledger: HostPinnedLedger, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(retention_pool, "_SETTLED_EVERY_SECONDS", 0.2)
+    bench = Bench(ledger, is_sized_by_demand=True)
+    try:
+        assert bench.pool.map_ahead(4) == mapped_regions() == 4
+        if way == "a fence that is never done":
+            bench.worker.submit(bench.stage_held(1), prompt(1, 9), "c")
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while mapped_regions() > 1:  # one conversation goes on, so one region is wanted
+            assert time.monotonic() < deadline, "what is wanted no more was never given back"
+            if way == "savepoints that come one after the other":
+                bench.submit(2)
+            time.sleep(0.02)
+    finally:
+        bench.close()
+    assert not workers()
 
 
 # -- counting

@@ -52,6 +52,20 @@ def test_where_a_conversation_branches_is_awaited_too() -> None:
     assert demand.stats(20.0).working_set == 3
 
 
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(0, 20)), max_size=60))
+def test_the_working_set_is_what_is_awaited_also_where_lines_begin_at_places_of_long_ago(
+    events: list[tuple[int, int, float]],
+) -> None:
+    demand, now = Demand(MOST, fixed_horizon_seconds=30.0), 0.0
+    keys: list[tuple[int, int]] = []
+    for number, (line, back, wait) in enumerate(events):
+        now += wait
+        above = [key for key in keys if key[0] == line][-1 - back :][:1]  # an early one: it is not read before
+        keys.append((line, number))
+        demand.offer(keys[-1], above[0] if above else None, 100, f"{line}", now)
+        assert demand.stats(now).working_set == sum(demand.is_awaited(key, now) for key in keys)
+
+
 def test_what_was_not_used_for_longer_than_the_horizon_is_awaited_no_more() -> None:
     demand = Demand(MOST, settle_seconds=0)
     for number in range(10):

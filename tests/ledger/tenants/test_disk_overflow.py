@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pinprobe.ledger import book_lock
-from pinprobe.ledger.book_lock import BookLock
+from pinprobe.ledger.book import book_lock
+from pinprobe.ledger.book.book_lock import BookLock
 from pinprobe.ledger.tenants.disk_overflow import DiskOverflow
 from pinprobe.ledger.tenants.overflow_file import OverflowHeader, parse_header
 from pinprobe.ledger.tenants.overflow_outcome import WriteEnd

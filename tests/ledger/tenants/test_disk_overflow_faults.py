@@ -26,6 +26,7 @@ from pinprobe.ledger.tenants.overflow_file import Loss
 from pinprobe.ledger.tenants.overflow_outcome import WriteEnd
 from pinprobe.ledger.tenants.restore import RestoreState, Stage
 from pinprobe.ledger.tenants.row_transfer import RowFile, write_row
+from tests.ledger.book.test_host_book_processes import in_namespace
 from tests.ledger.tenants.overflow_bench import (
     LARGE_FILE_BYTES,
     PATIENCE_SECONDS,
@@ -40,7 +41,6 @@ from tests.ledger.tenants.overflow_bench import (
 )
 from tests.ledger.tenants.overflow_process import OverflowProcess, overflow_processes
 from tests.ledger.tenants.test_region import open_files
-from tests.ledger.test_host_book_processes import in_namespace
 from tests.probes.allocators.fresh_process import in_fresh_process
 from tests.probes.allocators.kernel_word import MIB
 
@@ -97,6 +97,18 @@ def is_lost(overflow: DiskOverflow, pages: Pages, loss: Loss) -> bool:
     assert key(1) not in overflow
     assert overflow.begin_restore(key(1), pages.address) is None
     return overflow.stats().lost[loss.value] == before + 1
+
+
+def test_a_whole_file_of_the_same_tokens_that_another_process_wrote_is_not_served(
+    overflow: DiskOverflow, pages: Pages, tmp_path: Path
+) -> None:
+    # Its weights may be others, so that its row of the same tokens is another; its checksums are right.
+    other = DiskOverflow(tmp_path / "other", SMALL, 4 * SMALL_FILE_BYTES)
+    assert other.write(key(1), 1, pages.holding(2), 1.0).is_written
+    file = stored(overflow, pages, 1)
+    shutil.copyfile(files(other.folder)[0], file)
+    assert is_lost(overflow, pages, Loss.FOREIGN)
+    assert other.close()
 
 
 # -- files that are not what they were

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from pinprobe.ledger.boot import Boot
+from pinprobe.ledger.config.registry import load_config
 from pinprobe.ledger.ledger import HostPinnedLedger
-from pinprobe.ledger.registry import load_config
 from pinprobe.ledger.tenants.buffer import Buffer
 from pinprobe.ledger.tenants.external import External
 from pinprobe.ledger.tenants.kinds import ENTRY_POINT_GROUP, kind_names, load_kind

@@ -5,6 +5,7 @@ Bytes are read in memory and in the files themselves; what lies in the folder is
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from pinprobe.ledger.tenants.overflow_tier import PATIENCE_SECONDS, TierStats
 from pinprobe.ledger.tenants.prefill_time import PrefillTime
 from pinprobe.ledger.tenants.recall import Recall
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
+from pinprobe.ledger.tenants.row_transfer import RowFile
 from tests.ledger.tenants.test_retention_pool import CHUNK, REGION, found, keep, mapped_regions, prompt
 from tests.ledger.tenants.test_savepoint_ring import MIXED, number_in, row_at, row_of
 
@@ -296,6 +298,79 @@ def test_the_pool_may_be_closed_while_something_comes_back(make: Callable[..., B
     assert recall is not None
     assert recall.collect() is None
     assert mapped_regions() == 0
+
+
+def test_what_is_forgotten_comes_back_from_disk_as_little_as_from_memory(make: Callable[..., Bench]) -> None:
+    bench = make()
+    bench.pool.measure_overflow()
+    for conversation in (1, 2):
+        bench.keep(conversation)
+    bench.idle(2)
+    assert len(bench.files()) == 2
+    assert bench.pool.forget(prompt(1, 9)), "it is in memory and has a file"
+    assert len(bench.files()) == 1
+    assert bench.recall(1) is None
+    for conversation in (3, 4):
+        bench.keep(conversation)
+    on_its_way = bench.recall(2)
+    assert on_its_way is not None
+    assert not bench.pool.forget(prompt(2, 9)), "it is on disk alone"
+    assert not bench.files()
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while on_its_way.is_pending:
+        assert time.monotonic() < deadline
+    assert on_its_way.collect() is None
+    assert bench.recall(2) is None
+    assert bench.stats.files.files == 0
+    assert mapped_regions() <= 2
+
+
+def test_where_memory_is_short_what_comes_back_takes_the_place_of_another(tmp_path: Path) -> None:
+    with HostPinnedLedger(limit_bytes=2 * REGION + 100, wait_seconds=0) as ledger:
+        ledger.calibrate()
+        bench = Bench(ledger, tmp_path, bound_regions=4)
+        try:
+            bench.pool.measure_overflow()
+            for conversation in (1, 2):
+                bench.keep(conversation)
+            bench.keep(3)
+            bench.idle(2)
+            bench.keep(4)
+            assert (bench.pool.stats().held_regions, bench.pool.stats().bound_regions) == (2, 4)
+            assert found(bench.pool, prompt(2, 9)) is None
+            assert came_back(bench.recall(2)) == 2
+            assert mapped_regions() == 2
+        finally:
+            bench.pool.close()
+    assert mapped_regions() == 0
+
+
+def test_a_recall_that_a_drive_holds_up_beyond_the_end_of_its_pool_gives_its_region_back_once_it_is_collected(
+    make: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = make()
+    bench.pool.measure_overflow()
+    for conversation in (1, 2):
+        bench.keep(conversation)
+    bench.idle(2)
+    bench.keep(3)
+    go_on, read = threading.Event(), RowFile.read
+
+    def slow_read(self: RowFile, view: memoryview, offset: int) -> None:
+        assert go_on.wait(_PATIENCE_SECONDS)
+        read(self, view, offset)
+
+    monkeypatch.setattr(RowFile, "read", slow_read)
+    monkeypatch.setattr(DiskOverflow.close, "__defaults__", (0.01,))
+    recall = bench.recall(1)
+    assert recall is not None
+    bench.pool.close()
+    assert mapped_regions() == 1, "the drive may still write its memory"
+    assert recall.collect() is None
+    go_on.set()
+    assert recall.restore.wait(_PATIENCE_SECONDS)
+    assert recall.collect() is None
+    assert (mapped_regions(), bench.pool.stats().held_regions) == (0, 0)
 
 
 def test_the_boot_says_where_it_is_how_large_and_how_fast(

@@ -8,7 +8,10 @@ from __future__ import annotations
 import ctypes
 import itertools
 import mmap
+import os
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -666,6 +669,54 @@ def test_a_region_that_is_being_mapped_while_the_pool_closes_goes_with_its_write
         assert mapped_regions() == 1
         pool.give_back(place)
         assert mapped_regions() == 0
+
+
+def test_newcomers_take_the_place_of_others_while_a_reader_keeps_a_region_of_what_went(
+    ledger: HostPinnedLedger,
+) -> None:
+    with opened(ledger, 3) as pool:
+        for number in (1, 2, 3):
+            keep(pool, prompt(number, 9), number)
+        hold = pool.match(prompt(1, 9))
+        assert hold is not None
+        pool.forget(prompt(1, 9))  # its region stays with the reader, and there is a slot without one
+        for number in range(4, 8):
+            assert keep(pool, prompt(number, 9), number)
+            assert mapped_regions() == 3
+        assert [found(pool, prompt(number, 9)) for number in (2, 3, 6, 7)] == [None, None, 6, 7]
+        assert (pool.stats().no_region, pool.stats().evicted) == (0, 4)
+        others = [pool.match(prompt(number, 9)) for number in (6, 7)]
+        assert not keep(pool, prompt(8, 9), 8)
+        assert pool.stats().no_region == 1, "now every entry is being read"
+        for each in (hold, *others):
+            assert each is not None
+            each.release()
+        for number in range(10, 13):
+            keep(pool, prompt(number, 9), number)
+        assert [found(pool, prompt(number, 9)) for number in range(10, 13)] == [10, 11, 12]
+
+
+def test_a_child_that_is_forked_in_the_midst_of_a_call_does_not_wait_for_a_thread_that_it_has_not(
+    ledger: HostPinnedLedger,
+) -> None:
+    asked, pauses = threading.Event(), [0.3]
+
+    def slow_clock() -> float:  # it is asked in the midst of a call
+        asked.set()
+        time.sleep(pauses.pop() if pauses else 0)
+        return 0.0
+
+    with opened(ledger, 1, clock=slow_clock) as pool:
+        caller = threading.Thread(target=pool.match, args=(prompt(1, 9),), daemon=True)
+        caller.start()
+        assert asked.wait(_PATIENCE_SECONDS)
+        child = os.fork()
+        if not child:
+            signal.alarm(5)
+            os._exit(pool.stats().resident)
+        assert os.waitpid(child, 0) == (child, 0)
+        caller.join(_PATIENCE_SECONDS)
+        assert found(pool, prompt(1, 9)) is None
 
 
 # -- what it says of itself

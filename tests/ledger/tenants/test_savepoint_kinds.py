@@ -18,10 +18,10 @@ import pytest
 
 from pinprobe.ledger.booking import Row
 from pinprobe.ledger.boot import Boot
-from pinprobe.ledger.config import Config
+from pinprobe.ledger.config.config import Config
+from pinprobe.ledger.config.registry import load_config
+from pinprobe.ledger.config.shipped import find_config
 from pinprobe.ledger.ledger import HostPinnedLedger
-from pinprobe.ledger.registry import load_config
-from pinprobe.ledger.shipped import find_config
 from pinprobe.ledger.tenants.kinds import load_kind
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.retention_pool_kind import RetentionPoolKind
@@ -153,10 +153,10 @@ def test_nothing_that_only_reads_a_config_loads_torch() -> None:
     script = (
         f"import sys; sys.path[:] = {sys.path!r}\n"
         "from fractions import Fraction\n"
-        "from pinprobe.ledger.checks import run_checks\n"
-        "from pinprobe.ledger.registry import load_config\n"
-        "from pinprobe.ledger.schema import json_schema\n"
-        "from pinprobe.ledger.shipped import find_config\n"
+        "from pinprobe.ledger.config.checks import run_checks\n"
+        "from pinprobe.ledger.config.registry import load_config\n"
+        "from pinprobe.ledger.config.schema import json_schema\n"
+        "from pinprobe.ledger.config.shipped import find_config\n"
         "from pinprobe.ledger.tenants.kinds import load_kind\n"
         "config = load_config(find_config('savepoint-split'))\n"
         "run_checks(config), json_schema()\n"
@@ -430,7 +430,7 @@ def test_a_pool_with_an_overflow_has_measured_its_drive_and_leaves_no_file(
     spec = pool_spec(overflow_dir=str(tmp_path / "overflow"), overflow_bytes=2**30, prefill="0.00019")
     pool = RetentionPoolKind().open(spec, ledger, None)
     assert "MB/s, measured, reads" in pool.describe()
-    assert "prefill of n tokens 0.00019 s" in pool.describe()
+    assert "prefill of n tokens 0.00019*n s" in pool.describe()
     pool.close()
     assert [path for path in (tmp_path / "overflow").rglob("*") if path.suffix == ".row"] == []
 

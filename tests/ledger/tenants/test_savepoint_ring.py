@@ -632,6 +632,13 @@ def test_the_limit_holds_for_what_an_allocator_really_takes(name: str, limit_byt
     assert slots == most
 
 
+def test_the_name_of_an_allocator_is_refused_with_what_makes_it_one(ledger: HostPinnedLedger) -> None:
+    name: Any = "mlock"
+    with pytest.raises(BadRequest, match=r"'mlock' is an allocator's name.* prepare_allocator\(name, bytes\)"):
+        SavepointRing(ledger, PAGES, 2, name)
+    assert not [row for row in ledger.rows() if row.state is not RowState.UNATTRIBUTED]
+
+
 @pytest.mark.parametrize("slots", [0, -3])
 def test_a_ring_without_a_slot_is_refused(ledger: HostPinnedLedger, slots: int) -> None:
     with pytest.raises(BadRequest):

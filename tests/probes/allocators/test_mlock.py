@@ -27,6 +27,8 @@ from tests.probes.allocators.kernel_word import (
 )
 
 _ODD_BYTES = 3_000_000
+#: The interpreter may map memory for itself at any moment, to count mappings too; not each time.
+_OFTEN = 5
 
 
 def _without_rights(limits: tuple[int, int], then: Callable[[int], str], asked_bytes: int) -> str | None:
@@ -42,25 +44,29 @@ def _without_rights(limits: tuple[int, int], then: Callable[[int], str], asked_b
 
 def _prepare(asked_bytes: int) -> str:
     before = counter_bytes("VmRSS"), counter_bytes("VmLck"), mapping_count()
-    try:
-        Mlock.prepare(asked_bytes)
-        said = "ready"
-    except AllocatorUnavailable as error:
-        said = str(error)
+    for _ in range(_OFTEN):
+        try:
+            Mlock.prepare(asked_bytes)
+            said = "ready"
+        except AllocatorUnavailable as error:
+            said = str(error)
     after = counter_bytes("VmRSS"), counter_bytes("VmLck"), mapping_count()
     assert after[0] - before[0] < MIB, "asking took memory"
-    assert after[1:] == before[1:], "asking kept something"
+    assert after[1] == before[1], "asking kept something"
+    assert after[2] - before[2] < _OFTEN, "asking kept something each time"
     return said
 
 
 def _allocate(asked_bytes: int) -> str:
     before = counter_bytes("VmLck"), mapping_count()
-    try:
-        Mlock().allocate(asked_bytes).release()
-        said = "allocated"
-    except AllocationFailed as error:
-        said = str(error)
-    assert (counter_bytes("VmLck"), mapping_count()) == before, "a refused request kept something"
+    for _ in range(_OFTEN):
+        try:
+            Mlock().allocate(asked_bytes).release()
+            said = "allocated"
+        except AllocationFailed as error:
+            said = str(error)
+    assert counter_bytes("VmLck") == before[0], "a refused request kept something"
+    assert mapping_count() - before[1] < _OFTEN, "a refused request kept something each time"
     return said
 
 

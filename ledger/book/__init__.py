@@ -1,0 +1,1 @@
+"""One book of what the processes of a host hold."""

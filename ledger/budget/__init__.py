@@ -1,0 +1,1 @@
+"""How the memory of an engine's cards is shared out, worked out from a config."""

@@ -1,0 +1,1 @@
+"""Saved runs: written, read back, and compared."""
