@@ -148,7 +148,7 @@ def agentic(drive: Drive) -> None:
     Now and then an agent has others at work beside it, each in a line of its own from the agent's first prompt.
     """
 
-    def helper(name: str, first: Request) -> Session:
+    def subagent(name: str, first: Request) -> Session:
         last = first
         for _ in range(drive.random.randint(3, 12)):
             last = drive.ask(name, last, drive.about(2_000))
@@ -162,7 +162,7 @@ def agentic(drive: Drive) -> None:
             if last.savepoint_tokens > 160_000:
                 first = last = drive.ask(name, None, drive.about(15_000, spread=0.3))
             elif drive.random.random() < 1 / 50:
-                drive.start(helper(name, first), wait_seconds=1.0)
+                drive.start(subagent(name, first), wait_seconds=1.0)
             else:
                 last = drive.ask(name, last, drive.about(1_500))
 

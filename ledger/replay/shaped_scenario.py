@@ -129,12 +129,12 @@ def _one_shot_flood(served: ServedSessions) -> _Sessions:
 def _agentic(served: ServedSessions) -> _Sessions:
     """Agents in a loop of tools. Halfway the context is full and is compacted: the next prompt begins a new line.
 
-    Every twentieth turn has a helper begin beside it, with a few turns of its own from the agent's first prompt on.
+    Every twentieth turn has a subagent begin beside it, with a few turns of its own from the agent's first prompt on.
     """
     shape = served.shape
     turns = -(-shape.turns // 2)  # of each of the two lines
 
-    def helper(first: Request, started_at: int) -> Session:
+    def subagent(first: Request, started_at: int) -> Session:
         last = first
         for turn in range(started_at, min(turns, started_at + served.random.randint(3, 12))):
             last = yield Prompt(shape.tokens_at(turn, turns), last)
@@ -147,7 +147,7 @@ def _agentic(served: ServedSessions) -> _Sessions:
                 continue
             last = yield Prompt(shape.tokens_at(turn % turns, turns), last)
             if first is not None and served.random.random() < 1 / 20:
-                served.begin(f"{name}, helper at {turn}", helper(first, 1), 1.0)
+                served.begin(f"{name}, subagent at {turn}", subagent(first, 1), 1.0)
 
     for number in range(1, shape.sessions + 1):
         yield f"agent {number}", agent(f"agent {number}")

@@ -57,7 +57,7 @@ def test_most_prompts_of_a_flood_never_come_again() -> None:
     assert 0.85 < once / len(requests) < 0.95
 
 
-def test_agents_grow_deep_are_compacted_and_have_helpers() -> None:
+def test_agents_grow_deep_are_compacted_and_have_subagents() -> None:
     requests = make_scenario("agentic", 4_000, seed=1)
     assert max(request.prompt_tokens for request in requests) > 150_000
     beginnings = Counter(request.conversation for request in requests if request.parent is None)

@@ -236,11 +236,11 @@ def test_nine_of_ten_prompts_of_a_flood_never_come_again() -> None:
     assert lengths == {1: 9 * shape.sessions * shape.turns, shape.turns: shape.sessions}
 
 
-def test_agents_are_compacted_once_and_have_helpers_beside_them() -> None:
+def test_agents_are_compacted_once_and_have_subagents_beside_them() -> None:
     shape = shape_for("agentic")
     requests = make_shaped_scenario("agentic", shape)
     turns = turns_of(requests)
-    agents = {name: line for name, line in turns.items() if "helper" not in name}
+    agents = {name: line for name, line in turns.items() if "subagent" not in name}
     assert len(agents) == shape.sessions
     for line in agents.values():
         assert len(line) == shape.turns
@@ -251,8 +251,8 @@ def test_agents_are_compacted_once_and_have_helpers_beside_them() -> None:
         )
     assert len(turns) > shape.sessions + 5
     for name, line in turns.items():
-        if "helper" in name:
-            # It begins where its agent's line began, which is what helpers share with it.
+        if "subagent" in name:
+            # It begins where its agent's line began, which is what subagents share with it.
             assert line[0].parent in {
                 request.savepoint for request in agents[name.partition(",")[0]] if request.parent is None
             }

@@ -141,12 +141,15 @@ class _Worker:
 
     def fork_sleeper(self) -> int:
         """Fork a child that outlives this process; the test ends it."""
+        begun, has_begun = os.pipe()
         child = os.fork()
         if child == 0:
+            os.write(has_begun, b"!")  # what has to be done at a fork is done by now
             os.close(0)
             os.close(1)
             time.sleep(PATIENCE_SECONDS)
             os._exit(0)
+        os.read(begun, 1)
         return child
 
 
