@@ -49,7 +49,7 @@ class _LazyGroup(click.Group):
         module, _, attribute = _COMMANDS[cmd_name].partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         for parameter in command.params:
-            if isinstance(parameter, click.Option):
+            if isinstance(parameter, click.Option) and parameter.allow_from_autoenv:
                 # click would name it after our parameter; users know the option's own name.
                 longest = max(parameter.opts, key=len).lstrip("-").replace("-", "_").upper()
                 parameter.envvar = f"PINPROBE_{cmd_name.upper()}_{longest}"

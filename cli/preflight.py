@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     "--set", "settings", multiple=True, metavar="NAME=EXPRESSION",
     help="Set one of the config's numbers anew, for this run. May be given several times.",
 )  # fmt: skip
-@click.option("--raise", "is_raising", is_flag=True, help="Set what may be set of the limits that are too low.")
+@click.option(
+    "--raise", "is_raising", is_flag=True, allow_from_autoenv=False,
+    help="Set what may be set of the limits that are too low. By this flag alone, not by the environment.",
+)  # fmt: skip
 @click.option(
     "--target", metavar="SIZE|NAME",
     help="What TTM's limit is raised to: a size, or a number of the config by its name.  [default: what is needed]",

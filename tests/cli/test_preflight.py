@@ -182,7 +182,8 @@ def test_raise_sets_what_the_config_calls_its_target_and_prints_old_and_new(here
     assert (half / TTM[1:]).read_text(encoding="utf-8") == f"{204_800 * MIB // 4096}\n"
 
 
-def test_without_raise_nothing_is_written(here: Here, half: Path) -> None:
+def test_without_raise_nothing_is_written(here: Here, half: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PINPROBE_PREFLIGHT_RAISE", "1")  # nobody typed it
     before = {path: path.read_bytes() for path in half.rglob("*") if path.is_file()}
     here("expert-tiered-4x200k", "--root", str(half), "--target", "target")
     assert {path: path.read_bytes() for path in half.rglob("*") if path.is_file()} == before
