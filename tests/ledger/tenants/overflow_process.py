@@ -7,6 +7,7 @@ line of JSON.
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import resource
@@ -91,6 +92,7 @@ class _Worker:
     def become(self, user: str) -> None:
         os.setgroups([])
         os.setgid(int(user))
+        importlib.import_module("xxhash")  # which is imported with the first file, and may lie where he may not read
         os.setuid(int(user))
 
     def limit_files(self, size_bytes: str) -> None:
