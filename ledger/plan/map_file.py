@@ -5,8 +5,6 @@ Nothing in the file is taken for granted: whatever is wrong there is told in one
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,14 +12,12 @@ from typing import Any
 
 from pinprobe.ledger.receipts.json_value import JsonValue, parse_json
 from pinprobe.ledger.receipts.receipt import VERSION
+from pinprobe.ledger.receipts.whole_file import read_whole
 from pinprobe.probes.allowance import Allowance
 from pinprobe.probes.errors import BadRequest, printable
 from pinprobe.probes.host_facts import Fact
 from pinprobe.probes.reading import Reading
 from pinprobe.probes.sweep import Point, PointState, Sweep
-
-#: Thousands of times what a sweep of 64 points comes to; a bound, so that a wrong file costs no memory.
-LARGEST_FILE_BYTES = 64 * 2**20
 
 _SCHEMA = "pinprobe.sweep"
 _REMEDY = "make the map anew: pinprobe sweep --slot-bytes SIZE --receipt FILE"
@@ -46,7 +42,7 @@ class MapFile:
 def read_map(path: Path) -> MapFile:
     """Read what `pinprobe sweep --json` or `--receipt` wrote. Raises `BadRequest` in one line where that can't be."""
     source = printable(path)
-    content = _read_bytes(path, source)
+    content = read_whole(path, source, "map", _REMEDY)
     return _in_our_words(lambda: map_from(parse_json(content, source), source))
 
 
@@ -62,24 +58,6 @@ def _in_our_words(read: Callable[[], MapFile]) -> MapFile:
     except BadRequest as error:
         reason = str(error).rpartition("; ")[0] or str(error)
         raise BadRequest(f"{reason}; {_REMEDY}") from None
-
-
-def _read_bytes(path: Path, source: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            is_too_large = stat.S_ISREG(status.st_mode) and status.st_size > LARGEST_FILE_BYTES
-            content = b"" if is_too_large else file.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise BadRequest(f"{source}: there is no such file; {_REMEDY}") from None
-    except IsADirectoryError:
-        raise BadRequest(f"{source} is a folder; name a map in it, or {_REMEDY}") from None
-    except (OSError, ValueError) as error:  # the second for a name that no file can have
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise BadRequest(f"{source} can't be read: {reason}; {_REMEDY}") from None
-    if is_too_large or len(content) > LARGEST_FILE_BYTES:
-        raise BadRequest(f"{source} is larger than 64 MiB, and a map is some pages; {_REMEDY}")
-    return content
 
 
 def _map(top: JsonValue) -> MapFile:

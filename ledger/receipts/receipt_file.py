@@ -7,8 +7,6 @@ receipt are those of its rows.
 
 from __future__ import annotations
 
-import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,16 +15,15 @@ from typing import Any, TypeAlias
 from pinprobe.ledger.booking import RowState
 from pinprobe.ledger.ledger_receipt import VERSION
 from pinprobe.ledger.receipts.json_value import JsonValue, Leaf, parse_json
+from pinprobe.ledger.receipts.whole_file import read_whole
 from pinprobe.probes.errors import BadRequest, printable
 from pinprobe.probes.host_facts import Fact
 from pinprobe.probes.reading import Amount, Unreadable
 
-#: Thousands of times what a ledger of a thousand rows comes to; a bound, so that a wrong file costs no memory.
-LARGEST_FILE_BYTES = 64 * 2**20
-
 #: The keys that lead to a value of a config.
 KeyPath: TypeAlias = tuple[str, ...]
 
+_REMEDY = "name a receipt of `pinprobe ledger`"
 _SCHEMA = "pinprobe.ledger"
 _TEXT_FACTS = ("pinprobe", "python", "kernel", "machine")
 _NUMBER_FACTS = ("cpu_count", "page_size_bytes")
@@ -80,7 +77,7 @@ class LedgerReceipt:
 def read_receipt(path: Path) -> LedgerReceipt:
     """Read a receipt. Raises `BadRequest` in one line where there is none, or it is damaged."""
     source = printable(path)
-    return receipt_from(parse_json(_read_bytes(path, source), source), source)
+    return receipt_from(parse_json(read_whole(path, source, "receipt", _REMEDY), source), source)
 
 
 def receipt_from(document: Any, source: str) -> LedgerReceipt:
@@ -112,25 +109,6 @@ def receipt_from(document: Any, source: str) -> LedgerReceipt:
         facts=_facts(host),
         page_size_bytes=host["page_size_bytes"].count(),
     )
-
-
-def _read_bytes(path: Path, source: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            # Of what is no regular file, such as a pipe of the shell's, the size is known once it is read.
-            is_too_large = stat.S_ISREG(status.st_mode) and status.st_size > LARGEST_FILE_BYTES
-            content = b"" if is_too_large else file.read(LARGEST_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise BadRequest(f"{source}: there is no such file; name a receipt of `pinprobe ledger`") from None
-    except IsADirectoryError:
-        raise BadRequest(f"{source} is a folder; name a receipt in it") from None
-    except (OSError, ValueError) as error:  # the second for a name that no file can have
-        reason = (error.strerror if isinstance(error, OSError) else None) or error
-        raise BadRequest(f"{source} can't be read: {reason}") from None
-    if is_too_large or len(content) > LARGEST_FILE_BYTES:
-        raise BadRequest(f"{source} is larger than 64 MiB; a receipt is some pages, so name another file")
-    return content
 
 
 def _check_head(top: JsonValue) -> None:

@@ -107,7 +107,9 @@ def test_arms_are_points_over_all_their_bytes_with_their_spread() -> None:
 
 def test_one_point_alone_is_a_picture_too() -> None:
     alone = sweep_slots(drive(), ["lru"], [1])
-    ElementTree.fromstring(drawn(alone, row_bytes=1))
+    svg = drawn(alone, row_bytes=1)
+    ElementTree.fromstring(svg)
+    assert "lru" in texts(svg)
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinprobe.ledger.plan.map_file import LARGEST_FILE_BYTES, map_from, read_map
+from pinprobe.ledger.plan.map_file import map_from, read_map
 from pinprobe.ledger.price import PriceList
 from pinprobe.ledger.receipts.receipt import sweep_receipt
+from pinprobe.ledger.receipts.whole_file import LARGEST_FILE_BYTES
 from pinprobe.probes.errors import BadRequest
 from pinprobe.probes.sweep import PointState, Sweep
 from tests.ledger.made_plans import GIB, MIB, SLOT, swept

@@ -18,7 +18,8 @@ from pinprobe.cli.diff_table import diff_markdown, diff_rows, diff_text
 from pinprobe.ledger.booking import RowState
 from pinprobe.ledger.receipts.diff_receipt import diff_receipt
 from pinprobe.ledger.receipts.receipt_diff import diff_receipts
-from pinprobe.ledger.receipts.receipt_file import LARGEST_FILE_BYTES, LedgerReceipt, read_receipt, receipt_from
+from pinprobe.ledger.receipts.receipt_file import LedgerReceipt, read_receipt, receipt_from
+from pinprobe.ledger.receipts.whole_file import LARGEST_FILE_BYTES
 from pinprobe.probes.errors import BadRequest
 from pinprobe.probes.reading import Reading, Unreadable
 from tests.ledger.made_receipts import MIB, Document, document, real_document, row
