@@ -5,6 +5,7 @@ Limit: a new block at most the larger of 1 % of its allocation and 1 ms. A kept 
 
 from __future__ import annotations
 
+import mmap
 import statistics
 import sys
 import tempfile
@@ -47,12 +48,18 @@ def main() -> int:
     missed = False
     shared_memory = Path("/dev/shm")  # where the book lies by default, unless there is none
     with tempfile.TemporaryDirectory(dir=shared_memory if shared_memory.is_dir() else None) as folder:
-        books = {"alone": None, "with a book": HostBook(Path(folder), "benchmark")}
-        ledgers = {name: HostPinnedLedger(allocator=allocator.name, book=book) for name, book in books.items()}
+        books = {name: HostBook(Path(folder, str(number))) for number, name in enumerate(("book", "book, 1,000 held"))}
+        ledgers = {
+            name: HostPinnedLedger(allocator=allocator.name, book=book)
+            for name, book in {"alone": None, **books}.items()
+        }
         for ledger in ledgers.values():
             ledger.calibrate()
+        pages = mmap.mmap(-1, 1000 * mmap.PAGESIZE)
+        held = [memoryview(pages)[start : start + mmap.PAGESIZE] for start in range(0, len(pages), mmap.PAGESIZE)]
+        adopted = [ledgers["book, 1,000 held"].adopt(f"tenant {index % 10}", page) for index, page in enumerate(held)]
         print(f"{allocator.name}: median of {ROUNDS} new blocks, of {KEPT_ROUNDS} kept ones; the bare call beside\n")
-        print(f"{'':>8}{'ledger':>14}{'bare new':>12}{'added':>10}{'limit':>10}   {'kept, added':>12}")
+        print(f"{'':>8}{'ledger':>18}{'bare new':>12}{'added':>10}{'limit':>10}   {'kept, added':>12}")
         for size_name, size in SIZES.items():
             for name, ledger in ledgers.items():
                 call = Timed(allocator, size)
@@ -63,7 +70,9 @@ def main() -> int:
                 figures = (
                     f"{bare * 1e3:>9.2f} ms{added * 1e3:>7.2f} ms{limit * 1e3:>7.2f} ms   {kept_added * 1e6:>9.0f} us"
                 )
-                print(f"{size_name:>8}{name:>14}{figures}{'   OVER' if added > limit else ''}")
+                print(f"{size_name:>8}{name:>18}{figures}{'   OVER' if added > limit else ''}")
+        for adoption in adopted:
+            adoption.release()
         for ledger in ledgers.values():
             ledger.close()
     return int(missed)

@@ -11,8 +11,9 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pinprobe.ledger.account import Copy, copy_of
@@ -25,7 +26,7 @@ from pinprobe.ledger.admission import (
     limit_bound,
     usable_bounds,
 )
-from pinprobe.ledger.book.book_entry import BookEntry, BookRow
+from pinprobe.ledger.book.book_entry import BookEntry, BookReading, BookRow
 from pinprobe.ledger.headroom_seen import HeadroomSeen
 from pinprobe.ledger.overhead_seen import OverheadSeen
 from pinprobe.ledger.price import PriceList
@@ -33,7 +34,8 @@ from pinprobe.ledger.records import Entry, Pending, Records
 from pinprobe.ledger.taking import Parts, Taking, entry_for
 from pinprobe.probes.backing import Backing, is_still_there, read_resident
 from pinprobe.probes.counters import read_statm
-from pinprobe.probes.errors import PinprobeError, in_one_line
+from pinprobe.probes.errors import PinprobeError, Refused, in_one_line
+from pinprobe.probes.headroom import Headroom
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.in_process_control import InProcessControl
 from pinprobe.probes.reading import Reading, Unreadable
@@ -47,6 +49,8 @@ _log = logging.getLogger("pinprobe")
 _PULSE_SECONDS = 0.01
 # What the interpreter may take by itself between two readings: less than this was not kept by anybody.
 _OWN_NOISE_BYTES = 64 * 1024
+# Most rows of the book are what they were when it was written last, and need not be looked over again.
+_book_row = lru_cache(maxsize=256)(BookRow)
 
 
 class Bookkeeping:
@@ -63,7 +67,8 @@ class Bookkeeping:
         self._tree = tree
         self._prices = prices
         self._records = Records()
-        self._changed = threading.Condition(threading.Lock())
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         # Reservations that the collector found. It may run anywhere, also while this very lock is held.
         self._forgotten: deque[tuple[int, Callable[[], object]]] = deque()
         self._next_number = 1
@@ -77,15 +82,15 @@ class Bookkeeping:
         started = time.monotonic()
         while True:
             self.tidy()
-            with self._changed:
-                if self._records.can_reuse(request):
-                    self._strike_gone()  # its allocator may have emptied its cache meanwhile
-                if self._records.can_reuse(request):
+            with self._lock:
+                if self._records.can_reuse(request, self._is_kept):
                     return self._pend(Pending(request, reuses=True))
-                with self._others() as others:
-                    refusal = judge(request, self._bounds(request, others), self._prices)
-                    if refusal is not None and self._strike_gone():
-                        refusal = judge(request, self._bounds(request, others), self._prices)
+                with self._locked_book() as reading:
+                    others = _counted(reading)
+                    refusal = self._refusal(request, others, self._headroom.at_least)
+                    if refusal is not None:  # nothing is refused by a lower bound
+                        self._strike_gone()
+                        refusal = self._refusal(request, others, self._headroom.whole)
                     if refusal is None:
                         return self._pend(Pending(request, reuses=False))
                 waiting_for = self._pending_names(others)
@@ -97,7 +102,7 @@ class Bookkeeping:
 
     def withdraw(self, number: int) -> None:
         """Take a request back that came to nothing."""
-        with self._changed:
+        with self._lock:
             if self._records.pending.pop(number, None) is not None:
                 self._publish()
                 self._changed.notify_all()
@@ -105,10 +110,11 @@ class Bookkeeping:
     def room_bytes(self, request: Request) -> tuple[int, tuple[int, ...]]:
         """Return what a request may cost now, and the sizes of the blocks that its allocator keeps."""
         self.tidy()
-        with self._changed:
+        with self._lock:
             self._strike_gone()
-            with self._others() as others:
-                room = min(bound.room_bytes for bound in self._bounds(request, others))
+            with self._locked_book() as reading:
+                bounds = self._bounds(request, _counted(reading), self._headroom.whole(request))
+            room = min(bound.room_bytes for bound in bounds)
             idle = self._records.mappings.idle
             return room, tuple(backing.size_bytes for backing, kept_by in idle if kept_by == request.allocator)
 
@@ -116,7 +122,7 @@ class Bookkeeping:
 
     def take(self) -> Taking:
         """Read what an allocation's growth will be told by."""
-        with self._changed:
+        with self._lock:
             return Taking(read_statm(self._tree), self._records.explained_bytes)
 
     def settle(
@@ -130,7 +136,7 @@ class Bookkeeping:
         pageable: bool,
     ) -> tuple[Entry, tuple[Backing, ...]]:
         """Turn a pending request into an entry; return it, and those of its mappings that are new."""
-        with self._changed:
+        with self._lock:
             records, mapped = self._records, () if isinstance(parts, Unreadable) else parts
             entry = entry_for(
                 request,
@@ -151,7 +157,7 @@ class Bookkeeping:
         self, request: Request, parts: Parts | Unreadable, control: InProcessControl, detail: str, pageable: bool
     ) -> int:
         """Book what is resident already, without asking whether it fits; return its number."""
-        with self._changed:
+        with self._lock:
             number = self._new_number()
             records, mapped = self._records, () if isinstance(parts, Unreadable) else parts
             before = Unreadable("it was there before")
@@ -168,20 +174,20 @@ class Bookkeeping:
         """Return by how much everything booked is beyond the limit; 0 where it is not, or there is none."""
         if self.limit_bytes is None:
             return 0
-        with self._changed, self._others() as others:
-            booked = self._records.booked_bytes + sum(entry.booked_bytes for entry in others)
+        with self._lock, self._locked_book() as reading:
+            booked = self._records.booked_bytes + sum(entry.booked_bytes for entry in _counted(reading))
         return max(0, booked - self.limit_bytes)
 
     def booked_for(self, number: int) -> int:
         """Return what is booked for a reservation now; 0 once it is given back."""
-        with self._changed:
+        with self._lock:
             return self._records.booked_for(number)
 
     # -- striking
 
     def let_go(self, number: int) -> None:
         """Strike a reservation whose memory was given back; what is still resident of it becomes retained."""
-        with self._changed:
+        with self._lock:
             if self._strike(number):
                 self._publish()
                 self._changed.notify_all()
@@ -206,7 +212,7 @@ class Bookkeeping:
     def copy(self) -> Copy:
         """Copy everything, for rows and accounts."""
         self.tidy()
-        with self._changed:
+        with self._lock:
             if self._strike_gone():
                 self._publish()
             return copy_of(self._records, self._floor_at_start, read_statm(self._tree), self.overhead.bytes)
@@ -229,10 +235,17 @@ class Bookkeeping:
         self._next_number += 1
         return self._next_number
 
-    def _bounds(self, request: Request, others: Sequence[BookEntry]) -> list[Bound]:
+    def _refusal(
+        self, request: Request, others: Sequence[BookEntry], headroom: Callable[[Request], tuple[Headroom, int]]
+    ) -> Refused | None:
+        return judge(request, self._bounds(request, others, headroom(request)), self._prices)
+
+    def _bounds(
+        self, request: Request, others: Sequence[BookEntry], headroom_seen: tuple[Headroom, int]
+    ) -> list[Bound]:
         records = self._records
         taken_by_others = sum(entry.pending_bytes for entry in others)
-        seen, admitted_since = self._headroom.for_request(request)
+        seen, admitted_since = headroom_seen
         headroom = headroom_bound(
             seen,
             self.keep_free_bytes,
@@ -255,16 +268,13 @@ class Bookkeeping:
         if entry is None:
             return False
         for backing in self._records.remove(number, kept_bytes=self._still_there(entry.grown_bytes)):
-            if not is_still_there(self._tree, backing):
-                self._drop(backing)
+            self._is_kept(backing)
         return True
 
     def _strike_gone(self) -> bool:
         """Strike what was retained and is there no more, since its allocator emptied its cache; say whether any was."""
         records = self._records
-        gone = [backing for backing, _ in records.mappings.idle if not is_still_there(self._tree, backing)]
-        for backing in gone:
-            self._drop(backing)
+        gone = [backing for backing, _ in records.mappings.idle if not self._is_kept(backing)]
         kept_before = records.kept_unseen_bytes
         records.kept_unseen_bytes = self._still_there(kept_before)
         return bool(gone) or records.kept_unseen_bytes != kept_before
@@ -282,9 +292,13 @@ class Bookkeeping:
         left = min(counted_bytes, above.bytes - others)
         return left if left >= _OWN_NOISE_BYTES else 0
 
-    def _drop(self, backing: Backing) -> None:
+    def _is_kept(self, backing: Backing) -> bool:
+        """Say whether an idle mapping is still there; one that is not, since its allocator let go of it, is struck."""
+        if is_still_there(self._tree, backing):
+            return True
         self._records.mappings.drop(backing)
         self.overhead.forget(backing)
+        return False
 
     def _explain_from_the_start(self, new: Sequence[Backing]) -> None:
         """Take adopted memory out of the floor at the start, as far as the growth since then does not hold it."""
@@ -297,16 +311,9 @@ class Bookkeeping:
 
     # -- the host's book
 
-    @contextmanager
-    def _others(self) -> Iterator[tuple[BookEntry, ...]]:
+    def _locked_book(self) -> AbstractContextManager[BookReading]:
         """Hold the book's lock, if there is one, and give what the other processes wrote into it."""
-        if self.book is None:
-            yield ()
-            return
-        with self.book.locked() as reading:
-            for line in reading.unreadable:
-                _log.warning("what another process holds is not counted: %s", line)
-            yield reading.entries
+        return nullcontext(BookReading()) if self.book is None else self.book.locked()
 
     def _publish(self) -> None:
         """Tell the book what has happened. Where it can't be written, what happened has happened all the same."""
@@ -319,29 +326,29 @@ class Bookkeeping:
         """Write this process's rows into the book, summed by owner."""
         if self.book is None or os.getpid() != self._process:
             return  # a forked child holds copies of its parent's rows, which are not its own
-        sums: dict[tuple[str, bool, bool], tuple[int, int]] = {}
-
-        def add(owner: str, asked: int, booked: int, pending: bool, pageable: bool) -> None:
-            before = sums.get((owner, pending, pageable), (0, 0))
-            sums[owner, pending, pageable] = (before[0] + asked, before[1] + booked)
-
-        records, shares = self._records, self._records.shares()
-        for number, entry in records.entries.items():
-            booked = sum(share.bytes for share in shares.get(number, ())) + entry.unseen_bytes
-            add(entry.owner, entry.asked_bytes, booked, False, entry.pageable)
-        for waiting in records.pending.values():
-            add(waiting.request.owner, waiting.request.asked_bytes, waiting.cost_bytes, True, False)
+        records = self._records
+        rows = [
+            _book_row(group.owner, own.asked_bytes, own.booked_bytes, False, group.pageable)
+            for group, own in records.sums().items()
+        ]
+        waiting: dict[str, list[Pending]] = {}
+        for pending in records.pending.values():
+            waiting.setdefault(pending.request.owner, []).append(pending)
+        for owner, each in waiting.items():
+            asked = sum(pending.request.asked_bytes for pending in each)
+            rows.append(_book_row(owner, asked, sum(pending.cost_bytes for pending in each), True, False))
         if records.retained_bytes:
-            add("retained", 0, records.retained_bytes, False, False)
-        self.book.write(
-            [
-                BookRow(owner, asked, booked, pending, pageable)
-                for (owner, pending, pageable), (asked, booked) in sums.items()
-            ]
-        )
+            rows.append(_book_row("retained", 0, records.retained_bytes, False, False))
+        self.book.write(rows)
 
     def _pending_names(self, others: Sequence[BookEntry]) -> list[str]:
         names = [f"{p.request.owner} (a thread of this process)" for p in self._records.pending.values()]
         for entry in others:
             names += [f"{row.owner} ({entry.label or 'process'} {entry.pid})" for row in entry.rows if row.pending]
         return names
+
+
+def _counted(reading: BookReading) -> tuple[BookEntry, ...]:
+    for line in reading.unreadable:
+        _log.warning("what another process holds is not counted: %s", line)
+    return reading.entries

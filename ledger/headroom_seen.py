@@ -1,21 +1,24 @@
-"""The headroom as it was read last, for requests that are too small to need a reading of their own.
+"""The headroom for requests that need no whole reading of their own.
 
-A cgroup's figures cost the kernel a millisecond and more to add up. Within a second others take some gibibytes at most,
-so a request that asks for a small part of what was left is judged by that reading, less everything that was admitted
-since.
+A whole one costs the kernel a millisecond and more, which adds up what its CPUs count. A request that fits within what
+every source leaves at the very least fits, and that is read in a fraction of the time. Within a second others take some
+gibibytes at most, so one that asks for a small part of what was left is judged by that reading, less everything that
+was admitted since. Where the cgroups lie is looked for once a second. Nothing is refused by any of this.
 """
 
 from __future__ import annotations
 
+import math
 import time
 
 from pinprobe.ledger.admission import Request
-from pinprobe.probes.headroom import Headroom, read_headroom
+from pinprobe.probes.cgroup import CgroupFolders, find_cgroup_folders
+from pinprobe.probes.headroom import Headroom, read_headroom, read_least_headroom
 from pinprobe.probes.host_tree import HostTree
-from pinprobe.probes.reading import Reading
+from pinprobe.probes.reading import Reading, Unreadable
 
 _STALE_SECONDS = 1.0
-_SMALL_SHARE = 256
+_SMALL_SHARE = 64
 
 
 class HeadroomSeen:
@@ -24,23 +27,37 @@ class HeadroomSeen:
     def __init__(self, tree: HostTree) -> None:
         self._tree = tree
         self._seen: Headroom | None = None
-        self._seen_at = 0.0
+        self._left_bytes = 0
+        self._seen_at = -math.inf
         self._admitted_bytes = 0
+        self._folders: CgroupFolders | Unreadable = Unreadable("they were not looked for yet")
+        self._folders_found_at = -math.inf
 
-    def for_request(self, request: Request) -> tuple[Headroom, int]:
-        """Return a headroom that is good enough for a request, and what was admitted since it was read."""
-        if self._seen is None or request.from_pool or not self._is_good_for(request.price.bytes):
-            self._seen = read_headroom(self._tree, with_pools=request.from_pool)
-            self._seen_at = time.monotonic()
-            self._admitted_bytes = 0
-        return self._seen, self._admitted_bytes
+    def at_least(self, request: Request) -> tuple[Headroom, int]:
+        """Return a lower bound that may be a second old, and what was admitted since it was read."""
+        if request.from_pool:  # pools are in whole readings alone
+            return self.whole(request)
+        now = time.monotonic()
+        if self._seen is not None and self._is_good_for(request.price.bytes, now):
+            return self._seen, self._admitted_bytes
+        if now - self._folders_found_at > _STALE_SECONDS:
+            self._folders, self._folders_found_at = find_cgroup_folders(self._tree), now
+        return self._keep(read_least_headroom(self._tree, self._folders))
+
+    def whole(self, request: Request) -> tuple[Headroom, int]:
+        """Read everything anew, as `at_least` returns it."""
+        return self._keep(read_headroom(self._tree, with_pools=request.from_pool))
 
     def admitted(self, cost_bytes: int) -> None:
         """Count what a request is expected to take of it."""
         self._admitted_bytes += cost_bytes
 
-    def _is_good_for(self, price_bytes: int) -> bool:
-        left = self._seen.available if self._seen is not None else None
-        if not isinstance(left, Reading) or time.monotonic() - self._seen_at > _STALE_SECONDS:
-            return False
-        return (price_bytes + self._admitted_bytes) * _SMALL_SHARE <= left.bytes
+    def _keep(self, seen: Headroom) -> tuple[Headroom, int]:
+        left = seen.available
+        self._left_bytes = left.bytes if isinstance(left, Reading) else 0
+        self._seen, self._seen_at, self._admitted_bytes = seen, time.monotonic(), 0
+        return seen, 0
+
+    def _is_good_for(self, price_bytes: int, now: float) -> bool:
+        is_fresh = now - self._seen_at <= _STALE_SECONDS
+        return is_fresh and (price_bytes + self._admitted_bytes) * _SMALL_SHARE <= self._left_bytes

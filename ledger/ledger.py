@@ -50,6 +50,7 @@ class SpeakingTenant(Protocol):
 
 _log = logging.getLogger("pinprobe")
 _WORTH_A_WARNING = 1.01
+_REMEMBERED_WARNINGS = 1000
 
 
 class HostPinnedLedger:
@@ -90,6 +91,7 @@ class HostPinnedLedger:
         self._calibrating = threading.Lock()
         self._process = os.getpid()
         self._tenants: weakref.WeakKeyDictionary[SpeakingTenant, str] = weakref.WeakKeyDictionary()
+        self._warned_of: set[tuple[object, ...]] = set()
         self._open: weakref.WeakValueDictionary[int, Adoption] = weakref.WeakValueDictionary()
 
     # -- reserving
@@ -309,7 +311,8 @@ class HostPinnedLedger:
         if isinstance(parts, Unreadable):
             _log.error("%s: %s", entry.owner, entry.evidence)
         elif booked_bytes > asked * _WORTH_A_WARNING and booked_bytes - asked > 2 * self._tree.page_size_bytes:
-            _log.warning(
+            _log.log(
+                logging.WARNING if self._is_first(entry.owner, asked, booked_bytes) or new_bytes else logging.DEBUG,
                 "%s asked for %s and is booked at %s (ratio %.3f): %s",
                 entry.owner, format_bytes(asked), format_bytes(booked_bytes), booked_bytes / asked, entry.evidence,
             )  # fmt: skip
@@ -320,6 +323,15 @@ class HostPinnedLedger:
                 entry.owner, format_bytes(asked), format_bytes(new_bytes + beyond), (new_bytes + beyond) / asked,
                 format_bytes(beyond),
             )  # fmt: skip
+
+    def _is_first(self, *figures: object) -> bool:
+        """Say whether these were not asked about yet: what takes nothing more is worth one warning, not a million."""
+        if figures in self._warned_of:
+            return False
+        if len(self._warned_of) == _REMEMBERED_WARNINGS:
+            self._warned_of.clear()
+        self._warned_of.add(figures)
+        return True
 
 
 def _beyond(request: Request, took_bytes: int, beyond_bytes: int) -> Refused:

@@ -5,8 +5,9 @@ No kernel is asked here and no lock is held.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pinprobe.ledger.admission import Request
 from pinprobe.ledger.mapping_book import MappingBook, Share
@@ -34,6 +35,27 @@ class Entry:
     evidence: str
     measured: bool
     taken_over_bytes: int = 0
+
+    @property
+    def group(self) -> Group:
+        """What it is summed up by."""
+        return Group(self.owner, self.pageable)
+
+
+class Group(NamedTuple):
+    """Entries that differ in size alone, to whoever looks from outside."""
+
+    owner: str
+    pageable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """How many entries a group has, what they asked in all, and what is booked for them."""
+
+    entries: int
+    asked_bytes: int
+    booked_bytes: int
 
 
 @dataclass(frozen=True)
@@ -64,6 +86,8 @@ class Records:
         self.peak_bytes = 0
         self._unseen_bytes = 0
         self._grown_bytes = 0
+        # Without their shares of mappings, which change with what others hold of those.
+        self._sums: dict[Group, Sum] = {}
 
     @property
     def booked_bytes(self) -> int:
@@ -88,26 +112,28 @@ class Records:
             if from_pool is None or pending.request.from_pool == from_pool
         )
 
-    def can_reuse(self, request: Request) -> bool:
+    def can_reuse(self, request: Request, is_there: Callable[[Backing], bool]) -> bool:
         """Say whether an allocator keeps a block that would serve a request, and that no other request waits for.
 
         What nobody named an allocator for may be anything, also memory that somebody else still uses.
         With a price, it has to be of just that size: allocators keep a list for each size. Without one, a block up to
-        twice as large as the ask is taken to fit.
+        twice as large as the ask is taken to fit. Blocks are asked about, `is_there`, until enough of them are; one
+        that is not may be dropped.
         """
         if not request.allocator:
             return False
         smallest = request.price.bytes
         largest = smallest if request.price.known != "the ask" else max(2 * smallest, 2 * 2**20)
-        fitting = self.mappings.kept_blocks(request.allocator, smallest, largest)
         waiting = sum(p.reuses and p.request.allocator == request.allocator for p in self.pending.values())
-        return fitting > waiting
+        kept = filter(is_there, self.mappings.kept_blocks(request.allocator, smallest, largest))
+        return any(earlier == waiting for earlier, _ in enumerate(kept))
 
     def add(self, number: int, entry: Entry, parts: Iterable[tuple[Backing, int]]) -> tuple[Backing, ...]:
         """Turn a pending request into an entry; return the mappings that were not in the book before."""
         self.pending.pop(number, None)
-        new = self.mappings.hold(number, parts, entry.allocator)
+        new = self.mappings.hold(number, parts, entry.allocator, entry.group)
         self.entries[number] = entry
+        self._count(entry, +1)
         self._unseen_bytes += entry.unseen_bytes
         self._grown_bytes += entry.grown_bytes
         self.kept_unseen_bytes -= entry.taken_over_bytes
@@ -120,6 +146,7 @@ class Records:
         `kept_bytes` of what showed no address are still there.
         """
         entry = self.entries.pop(number)
+        self._count(entry, -1)
         self._unseen_bytes -= entry.unseen_bytes
         self._grown_bytes -= entry.grown_bytes
         self.kept_unseen_bytes += kept_bytes
@@ -129,6 +156,24 @@ class Records:
         """Return what is booked for one entry, 0 where there is none."""
         entry = self.entries.get(number)
         return 0 if entry is None else self.mappings.share_bytes(number) + entry.unseen_bytes
+
+    def sums(self) -> dict[Group, Sum]:
+        """Return what is booked by group. Costs as much as there are groups."""
+        return {
+            group: Sum(own.entries, own.asked_bytes, own.booked_bytes + self.mappings.group_bytes(group))
+            for group, own in self._sums.items()
+        }
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        own = self._sums.get(entry.group, Sum(0, 0, 0))
+        own = Sum(
+            own.entries + sign,
+            own.asked_bytes + sign * entry.asked_bytes,
+            own.booked_bytes + sign * entry.unseen_bytes,
+        )
+        self._sums[entry.group] = own
+        if not own.entries:
+            del self._sums[entry.group]
 
     def shares(self) -> Mapping[int, list[Share]]:
         """Return every entry's shares of mappings."""

@@ -66,7 +66,7 @@ def is_still_there(tree: HostTree, backing: Backing) -> bool:
     """Say whether a whole mapping is still mapped as it was; where that can't be asked it is taken to be."""
     mapping = find_mapping(tree, backing.start)
     if isinstance(mapping, Unreadable):
-        return not os.access(tree.path("/proc/self/maps"), os.R_OK)
+        return not os.access(f"{tree.root}/proc/self/maps", os.R_OK)
     return mapping.start == backing.start and _is_of(mapping, backing)
 
 

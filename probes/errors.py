@@ -135,4 +135,7 @@ def printable(text: object) -> str:
     >>> printable("pool\x1b[31m of\udcff three")
     'pool?[31m of? three'
     """
-    return "".join(character if character.isprintable() else "?" for character in str(text))
+    line = str(text)
+    if line.isprintable():
+        return line
+    return "".join(character if character.isprintable() else "?" for character in line)

@@ -83,11 +83,13 @@ class _Walk:
 def _extents(value: object, asked_bytes: int, walk: _Walk) -> Iterable[Extent]:
     # A foreign object may raise anything when it is asked; then it has not answered, and the next way is tried.
     for ask in (_storage, _array, _buffer):
-        with contextlib.suppress(Exception):
+        try:
             found = ask(value)
-            if found is not None:
-                yield from (found,) if found.size_bytes > 0 else ()
-                return
+        except Exception:  # noqa: BLE001
+            continue
+        if found is not None:
+            yield from (found,) if found.size_bytes > 0 else ()
+            return
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
         if walk.depth == _DEEPEST or id(value) in walk.seen:
             return

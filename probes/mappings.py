@@ -29,6 +29,7 @@ _QUERY = struct.Struct("=9Q4I2Q")
 _PROCMAP_QUERY = (3 << 30) | (_QUERY.size << 16) | (ord("f") << 8) | 17
 _ACCESSIBLE_FLAGS, _SHARED_FLAG = 0x3, 0x8
 _NAME_BYTES = 4096
+_Name = ctypes.c_char * _NAME_BYTES
 
 _HEADER = re.compile(r"^([0-9a-f]{1,16})-([0-9a-f]{1,16}) ([-r][-w][-x][ps]) \S+ \S+ (\d{1,20}) *(.*)$")
 
@@ -74,14 +75,14 @@ def find_mapping(tree: HostTree, address: int, pid: int | str = "self") -> Mappi
 
 def _query_mapping(tree: HostTree, address: int, pid: int | str) -> Mapping | Unreadable | None:
     """Ask the kernel for the mapping that covers an address; None where it can't be asked."""
-    name = ctypes.create_string_buffer(_NAME_BYTES)
+    name = _Name()
     outputs = [0] * 8
     try:
         request = bytearray(_QUERY.pack(_QUERY.size, 0, address, *outputs, _NAME_BYTES, 0, ctypes.addressof(name), 0))
     except struct.error:
         return None  # no address at all
     try:
-        descriptor = os.open(tree.path(f"/proc/{pid}/maps"), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = tree.open(f"/proc/{pid}/maps")
     except OSError:
         return None
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pinprobe.probes.cgroup import read_cgroup_levels
+from pinprobe.probes.cgroup import find_cgroup_folders
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.kernel_text import numbers_by_name
 from pinprobe.probes.reading import Unreadable
@@ -33,9 +33,11 @@ def read_oom_kills(tree: HostTree) -> OomKills:
     The whole host's count (/proc/vmstat) is read only where those can't be: a kill elsewhere on the host moves it too,
     and proves nothing here.
     """
-    levels = read_cgroup_levels(tree)
-    names = {1: "memory.oom_control", 2: "memory.events"}
-    sources = [] if isinstance(levels, Unreadable) else [f"{level.path}/{names[level.version]}" for level in levels]
+    folders = find_cgroup_folders(tree)
+    sources = []
+    if not isinstance(folders, Unreadable):
+        name = "memory.oom_control" if folders.version == 1 else "memory.events"
+        sources = [f"{path}/{name}" for path in folders.paths]
     found = {source: count for source in sources if (count := _count(tree, source)) is not None}
     if not found and (count := _count(tree, _HOST)) is not None:
         found[_HOST] = count

@@ -24,7 +24,7 @@ def read_present(tree: HostTree, start: int, end: int, pid: int | str = "self") 
     page = tree.page_size_bytes
     name = f"/proc/{pid}/pagemap"
     try:
-        descriptor = os.open(tree.path(name), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = tree.open(name)
     except OSError as error:
         return Unreadable(f"{name}: {error.strerror or error}")
     present = 0

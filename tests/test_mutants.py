@@ -57,8 +57,8 @@ MUTANTS = {
     ),
     "that what an allocator kept stays booked": (
         "ledger/bookkeeping.py",
-        "            if not is_still_there(self._tree, backing):\n                self._drop(backing)\n        return",
-        "            self._drop(backing)\n        return",
+        "        if is_still_there(self._tree, backing):\n            return True\n",
+        "",
         STATEFUL,
     ),
     "that a mapping is booked at its own size": (

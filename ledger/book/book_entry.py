@@ -7,7 +7,8 @@ for granted and never raises.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from pinprobe.probes.errors import BadRequest, printable
@@ -100,16 +101,35 @@ class Unusable:
 
 
 def entry_text(entry: BookEntry) -> bytes:
-    """Write an entry. Raises `BadRequest` where it has more rows than a reader would take."""
-    rows = [asdict(row) for row in entry.rows]
-    head = {"schema": _SCHEMA, "version": VERSION, "process": entry.process, "pid": entry.pid, "label": entry.label}
-    text = json.dumps({**head, "rows": rows}).encode("ascii")
+    """Write an entry as JSON. Raises `BadRequest` where it has more rows than a reader would take."""
+    rows = ", ".join(map(_row_text, entry.rows))
+    text = f'{{{_head_text(entry.process, entry.pid, entry.label)}, "rows": [{rows}]}}'.encode("ascii")
     if len(text) > TEXT_LIMIT_BYTES:
         raise BadRequest(
-            f"{len(rows):,} rows are more than an entry of the host's book holds ({TEXT_LIMIT_BYTES:,} B); use fewer"
-            " owners or shorter names"
+            f"{len(entry.rows):,} rows are more than an entry of the host's book holds ({TEXT_LIMIT_BYTES:,} B); use"
+            " fewer owners or shorter names"
         )
     return text
+
+
+# An entry is written beside each allocation, and all of it but a row or two is what it was.
+@lru_cache(maxsize=4)
+def _head_text(process: str, pid: int, label: str) -> str:
+    head = {"schema": _SCHEMA, "version": VERSION, "process": process, "pid": pid, "label": label}
+    return json.dumps(head)[1:-1]
+
+
+@lru_cache(maxsize=256)
+def _row_text(row: BookRow) -> str:
+    return json.dumps(
+        {
+            "owner": row.owner,
+            "asked_bytes": row.asked_bytes,
+            "booked_bytes": row.booked_bytes,
+            "pending": row.pending,
+            "pageable": row.pageable,
+        }
+    )
 
 
 def parse_entry(text: bytes, process: str) -> BookEntry | Unusable:

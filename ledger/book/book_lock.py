@@ -39,7 +39,7 @@ class HeldFile:
     Links are not followed and pipes not waited for: in a shared folder anyone may have put them there.
     """
 
-    def __init__(self, path: Path, flags: int = os.O_RDONLY) -> None:
+    def __init__(self, path: str | Path, flags: int = os.O_RDONLY) -> None:
         with _opening:
             opened = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, MODE)
             self._descriptor: int | None = opened
@@ -59,16 +59,6 @@ class HeldFile:
         except BlockingIOError:
             return False
         return True
-
-    def is_at(self, path: Path) -> bool:
-        """Say whether this very file still has that name."""
-        assert self._descriptor is not None
-        mine = os.fstat(self._descriptor)
-        try:
-            there = path.lstat()
-        except FileNotFoundError:
-            return False
-        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
 
     def close(self) -> None:
         """Unlock and close it. In a forked child, where it is closed already, this does nothing."""
@@ -106,14 +96,18 @@ class BookLock:
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Hold it. Raises `BookBusy` where others hold it for 30 seconds, `OSError` where the file can't be had."""
-        file = self._acquired()
+        """Hold it; raises what `acquired` does."""
+        file = self.acquired()
         try:
             yield
         finally:
             file.close()
 
-    def _acquired(self) -> HeldFile:
+    def acquired(self) -> HeldFile:
+        """Take it; it is held until what is returned is closed.
+
+        Raises `BookBusy` where others hold it for 30 seconds, and `OSError` where the file can't be had.
+        """
         # The file is opened anew for each try. So two threads have two open files and exclude each other, and a lock
         # file that somebody removed is not waited for.
         deadline = time.monotonic() + PATIENCE_SECONDS

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import fcntl
 import itertools
 import logging
@@ -21,7 +22,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -95,13 +96,20 @@ class HostBook:
 
         Nobody else can look meanwhile, so hold it shortly: look, decide, write a pending row.
         """
-        with contextlib.ExitStack() as stack:
-            with self._trouble_told("read"):
-                self._make_ready()
-                stack.enter_context(self._lock.held())
-                self._register()
-                others = self._look(without=self.process)
+        with _TroubleTold(self.folder, "read"):
+            self._make_ready()
+            held = self._lock.acquired()
+            try:
+                processes = self._processes()
+                self._register(processes.pop(self.process, ()))
+                others = self._look(processes)
+            except BaseException:
+                held.close()
+                raise
+        try:
             yield others
+        finally:
+            held.close()
 
     def write(self, rows: Sequence[BookRow]) -> None:
         """Replace this process's whole entry, at once for every reader. With or without the lock.
@@ -109,27 +117,27 @@ class HostBook:
         Where it fails, the entry is what it was.
         """
         rows = tuple(rows)
-        with self._trouble_told("written"):
+        with _TroubleTold(self.folder, "written"):
             if self._alive is None:
                 self._make_ready()
                 with self._lock.held():
-                    self._register()
+                    self._register(())
             with self._writing:
                 self._put(rows)
                 self._rows = rows
 
     def read(self) -> BookReading:
         """Look at what all live processes hold, this one included."""
-        with self._trouble_told("read"):
+        with _TroubleTold(self.folder, "read"):
             if not self.folder.exists() and self._alive is None:
                 return BookReading()  # nobody has begun a book
             with self._lock.held():
-                return self._look()
+                return self._look(self._processes())
 
     @property
     def reach(self) -> str:
         """One sentence's worth of how far the book reaches: who shares it, and how many live processes do."""
-        with self._trouble_told("read"):
+        with _TroubleTold(self.folder, "read"):
             live = sum(self._is_alive(process) for process in self._processes()) if self.folder.exists() else 0
         place = printable(self.folder)
         if self._is_private:
@@ -144,7 +152,7 @@ class HostBook:
         # The sign of life goes first: a live process without rows would be reported as unreadable.
         for ending in ("alive", "json"):
             with contextlib.suppress(OSError):
-                self._path(self.process, ending).unlink()
+                Path(self._path(self.process, ending)).unlink()
         alive.close()
         self._begin_anew()
 
@@ -172,8 +180,8 @@ class HostBook:
         if self._alive is None:
             make_folder(self.folder, self._is_private)
 
-    def _register(self) -> None:
-        """Make sure, under the lock, that this process's two files are there: others may have removed them."""
+    def _register(self, names: Collection[str]) -> None:
+        """Make sure, under the lock, that both of this process's files are among `names`: others may remove them."""
         path = self._path(self.process, "alive")
         if self._alive is None:
             self._alive = self._sign_of_life(path)
@@ -184,25 +192,25 @@ class HostBook:
                 raise
             atexit.register(self.close)
             return
-        if not self._alive.is_at(path):
+        if f"{self.process}.alive" not in names:
             _log.warning("%s was removed while its process lives; made anew", printable(path))
             gone, self._alive = self._alive, self._sign_of_life(path)
             gone.close()
         with self._writing:
-            if not os.path.lexists(self._path(self.process, "json")):
+            if f"{self.process}.json" not in names:
                 self._put(self._rows)
 
-    def _sign_of_life(self, path: Path) -> HeldFile:
+    def _sign_of_life(self, path: str) -> HeldFile:
         # Locked before it has its name, so that nobody ever sees it without a lock.
         new = self._new_path()
         alive = HeldFile(new, os.O_RDONLY | os.O_CREAT | os.O_EXCL)
         try:
             if not alive.try_lock(fcntl.LOCK_EX):
                 raise CouldNotMeasure(f"{printable(new)} is locked by another; {REMEDY}")
-            new.rename(path)
+            Path(new).rename(path)
         except BaseException:
             alive.close()
-            new.unlink(missing_ok=True)
+            Path(new).unlink(missing_ok=True)
             raise
         return alive
 
@@ -211,21 +219,23 @@ class HostBook:
         new = self._new_path()
         opened = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, MODE)
         try:
-            with os.fdopen(opened, "wb") as file:
+            try:
                 os.fchmod(opened, MODE)
-                file.write(text)
-            new.rename(self._path(self.process, "json"))
+                written = os.write(opened, text)
+            finally:
+                os.close(opened)
+            if written != len(text):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), new)
+            os.rename(new, self._path(self.process, "json"))  # noqa: PTH104  # see _path
         except BaseException:
-            new.unlink(missing_ok=True)
+            Path(new).unlink(missing_ok=True)
             raise
 
     # -- all processes, under the lock
 
-    def _look(self, without: str = "") -> BookReading:
+    def _look(self, processes: Mapping[str, Sequence[str]]) -> BookReading:
         entries, unreadable, set_aside = [], [], []
-        for process, names in self._processes().items():
-            if process == without:
-                continue
+        for process, names in processes.items():
             # The rows are read before life is tested: who ends meanwhile takes back his sign of life first.
             found = self._entry_of(process)
             if isinstance(found, Unusable) and found.is_damaged:
@@ -246,7 +256,7 @@ class HostBook:
         return found
 
     def _names(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
-        names = sorted(path.name for path in self.folder.iterdir())
+        names = sorted(os.listdir(self.folder))  # noqa: PTH208  # see _path
         return [match for match in map(pattern.fullmatch, names) if match]
 
     def _is_alive(self, process: str) -> bool:
@@ -270,9 +280,9 @@ class HostBook:
         except FileNotFoundError:
             return Unusable("its rows are missing or were set aside, until it writes again", is_damaged=False)
         except OSError as error:
-            if path.is_symlink() or path.is_dir():
+            if Path(path).is_symlink() or Path(path).is_dir():
                 return Unusable("it is no file")
-            return Unusable(f"{path.name}: {error.strerror or error}", is_damaged=False)
+            return Unusable(f"{Path(path).name}: {error.strerror or error}", is_damaged=False)
         if len(text) > TEXT_LIMIT_BYTES:
             return Unusable(f"it is larger than {TEXT_LIMIT_BYTES:,} B")
         return parse_entry(text, process)
@@ -281,13 +291,13 @@ class HostBook:
         path = self._path(process, "json")
         earlier = sorted((int(match[2]), match[0]) for match in self._names(_DAMAGED))
         number = earlier[-1][0] + 1 if earlier else 1
-        kept = self.folder / f"{path.name}.damaged-{number}"
+        kept = f"{path}.damaged-{number}"
         try:
-            path.rename(kept)
+            Path(path).rename(kept)
         except OSError:  # another user's, in a sticky folder
             return []
         self._remove([name for _, name in earlier[::-1][DAMAGED_KEPT - 1 :]])
-        line = f"{printable(path)}: {reason}; kept as {kept.name}"
+        line = f"{printable(path)}: {reason}; kept as {Path(kept).name}"
         _log.warning("%s", line)
         return [line]
 
@@ -298,21 +308,28 @@ class HostBook:
 
     # -- paths and errors
 
-    def _path(self, process: str, ending: str) -> Path:
-        return self.folder / f"{process}.{ending}"
+    def _path(self, process: str, ending: str) -> str:
+        # Text, not a path object: this is done beside each allocation, when nothing is in the processor's caches.
+        return f"{self.folder}/{process}.{ending}"
 
-    def _new_path(self) -> Path:
+    def _new_path(self) -> str:
         return self._path(self.process, f"new-{next(self._numbers)}")
 
-    @contextlib.contextmanager
-    def _trouble_told(self, done: str) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            place = error.filename or self.folder
-            reason = error.strerror or error
+
+class _TroubleTold:
+    """Turns what the file system says into what can be done about it."""
+
+    def __init__(self, folder: Path, done: str) -> None:
+        self._folder, self._done = folder, done
+
+    def __enter__(self) -> None:
+        """Nothing is to be done before."""
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if isinstance(error, OSError):
+            place, reason = error.filename or self._folder, error.strerror or error
             raise CouldNotMeasure(
-                f"the host's book can't be {done}: {printable(place)}: {reason}; mend that, or {REMEDY}"
+                f"the host's book can't be {self._done}: {printable(place)}: {reason}; mend that, or {REMEDY}"
             ) from None
 
 

@@ -24,8 +24,10 @@ from typing import Any
 
 import pytest
 
+from pinprobe.ledger.book.host_book import HostBook
 from pinprobe.ledger.booking import Row, RowState
 from pinprobe.ledger.ledger import HostPinnedLedger
+from pinprobe.ledger.mapping_book import MappingBook
 from pinprobe.ledger.reservation import Reservation
 from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.allocators.registry import prepare_allocator
@@ -997,6 +999,30 @@ def test_a_forked_child_can_t_reserve_and_leaves_the_parents_ledger_and_its_book
         f"before {rows} [6]", refused, refused, refused, f"after {rows} [6]", "released {'forgotten': 2} [2]",
     ]  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_served_from_a_kept_block_again_and_again_is_warned_of_once(
+    ledger: HostPinnedLedger, torch_host: Allocator, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):
+        take(ledger, torch_host, 5 * MIB, "new each time").release()
+        torch_host.empty_cache()
+    for _ in range(20):
+        take(ledger, torch_host, 5 * MIB, "kept").release()
+    said = [record.getMessage().split(" asked")[0] for record in caplog.records if record.levelno == logging.WARNING]
+    assert said == ["new each time", "new each time", "kept"]
+
+
+def test_a_reservation_beside_many_others_costs_what_the_first_one_did(
+    torch_host: Allocator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Both walk over everything that is held, and are for those who want to see all of it.
+    for walk in ("all_shares", "backings"):
+        monkeypatch.setattr(MappingBook, walk, lambda _: pytest.fail("all that is held was walked over"))
+    book = HostBook(tmp_path)
+    with HostPinnedLedger(book=book, wait_seconds=0) as ledger, take(ledger, torch_host, 2 * MIB, "cache.ring"):
+        (entry,) = book.read().entries
+    assert [row.booked_bytes for row in entry.rows] == [2 * MIB]
 
 
 # Reports from the field, to a scale.

@@ -183,9 +183,28 @@ def test_kept_blocks_are_counted_by_allocator_and_size(allocator: str, smallest:
     held = [(mapping(1, 2 * MIB), 1), (mapping(2, 4 * MIB), 1), (pages(0), 1)]
     book.hold(1, held, "torch")
     book.hold(2, [(mapping(3), 1)], "torch")
-    assert book.kept_blocks("torch", 1, 2**40) == 0
+    assert list(book.kept_blocks("torch", 1, 2**40)) == []
     book.let_go(1)
-    assert book.kept_blocks(allocator, smallest, largest) == count
+    assert len(list(book.kept_blocks(allocator, smallest, largest))) == count
+
+
+def test_kept_blocks_that_are_gone_can_be_dropped_on_the_way() -> None:
+    book = MappingBook()
+    book.hold(1, [(mapping(number), 1) for number in range(5)], "torch")
+    book.let_go(1)
+    for backing in book.kept_blocks("torch", 1, 2**40):
+        book.drop(backing)
+    assert book.total_bytes == 0
+
+
+def test_what_a_group_has_is_the_sum_of_its_holders_shares() -> None:
+    book = MappingBook()
+    book.hold(1, [(mapping(1), 300)], "", "ring")
+    book.hold(2, [(mapping(1), 100)], "", "pool")
+    book.hold(3, [(mapping(2), 100)], "", "pool")
+    assert (book.group_bytes("ring"), book.group_bytes("pool")) == (3 * MIB // 2, MIB // 2 + 2 * MIB)
+    book.let_go(1)
+    assert (book.group_bytes("ring"), book.group_bytes("pool")) == (0, 4 * MIB)
 
 
 # Any order of it all.
@@ -193,7 +212,8 @@ def test_kept_blocks_are_counted_by_allocator_and_size(allocator: str, smallest:
 WHOLE = [mapping(1, 5000), mapping(2, 2 * MIB), mapping(3, 1, in_rss=False), mapping(4, PAGE)]
 PIECES = [pages(0), pages(0, 3), pages(2)]
 PARTS = st.lists(st.tuples(st.sampled_from(WHOLE + PIECES), st.integers(1, 3 * MIB)), max_size=4)
-HOLDERS = st.integers(0, 4)
+GROUPS = ["ring", "ring", "pool", "ring", None]
+HOLDERS = st.integers(0, len(GROUPS) - 1)
 
 
 class AgainstAModel(RuleBasedStateMachine):
@@ -212,7 +232,7 @@ class AgainstAModel(RuleBasedStateMachine):
     def hold(self, holder: int, parts: list[tuple[Backing, int]], allocator: str) -> None:
         expected = {backing for backing, _ in parts} - set(self.known) - self.in_use()
         assert self.book.new_bytes(parts) == sum(backing.size_bytes for backing in expected)
-        new = self.book.hold(holder, parts, allocator)
+        new = self.book.hold(holder, parts, allocator, GROUPS[holder])
         assert len(new) == len(set(new))
         assert set(new) == expected
         self.held.setdefault(holder, []).extend(parts)
@@ -256,6 +276,17 @@ class AgainstAModel(RuleBasedStateMachine):
             for share in shares[holder]:
                 assert share.whole_bytes == booked[share.backing]
                 assert share.bytes >= sum(part_bytes for backing, part_bytes in parts if backing == share.backing)
+
+    @invariant()
+    def the_groups_have_what_their_holders_have(self) -> None:
+        groups = set(GROUPS)
+        assert sum(map(self.book.group_bytes, groups)) == self.book.total_bytes - self.book.idle_bytes
+        for group in groups:
+            own = [holder for holder in self.held if GROUPS[holder] == group]
+            # What division leaves over is less than a byte a share, and goes to the first holder and the first group.
+            left_over = sum(len(each) for each in self.book.all_shares().values())
+            assert abs(self.book.group_bytes(group) - sum(map(self.book.share_bytes, own))) <= left_over
+            assert self.book.group_bytes(group) >= sum(part_bytes for each in own for _, part_bytes in self.held[each])
 
 
 TestAgainstAModel = AgainstAModel.TestCase

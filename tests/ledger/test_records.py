@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from pinprobe.ledger.admission import Request
 from pinprobe.ledger.price import Price
-from pinprobe.ledger.records import Entry, Pending, Records
+from pinprobe.ledger.records import Entry, Pending, Records, Sum
 from pinprobe.probes.backing import Backing
 from pinprobe.probes.reading import Reading
 
@@ -34,6 +34,11 @@ def request(
     """A request of known price, or of one that nobody knows."""
     price = Price(asked_bytes, "the ask") if price_bytes is None else Price(price_bytes, "measured")
     return Request("tenant", asked_bytes, price, allocator, from_pool)
+
+
+def there(backing: Backing) -> bool:
+    """No allocator let go of anything."""
+    return True
 
 
 def with_kept(*blocks: Backing, allocator: str = "torch") -> Records:
@@ -148,32 +153,65 @@ def test_booking_a_request_ends_its_pending() -> None:
     ],
 )
 def test_a_kept_block_serves_what_it_fits(wanted: Request, fits: bool) -> None:
-    assert with_kept(block(1, 4 * MIB)).can_reuse(wanted) is fits
+    assert with_kept(block(1, 4 * MIB)).can_reuse(wanted, there) is fits
 
 
 def test_what_nobody_named_an_allocator_for_is_no_block_that_is_kept_for_the_next() -> None:
     # It may as well be memory that somebody else still uses.
     kept = with_kept(block(1, 4 * MIB), allocator="")
     assert kept.retained_bytes == 4 * MIB
-    assert not kept.can_reuse(request(4 * MIB, allocator=""))
+    assert not kept.can_reuse(request(4 * MIB, allocator=""), there)
 
 
 def test_a_block_that_is_held_serves_nobody_else() -> None:
     records = Records()
     records.add(1, entry(), [(block(1, 4 * MIB), 1)])
-    assert not records.can_reuse(request(3 * MIB))
+    assert not records.can_reuse(request(3 * MIB), there)
 
 
 def test_each_kept_block_serves_one_request_that_waits() -> None:
     records = with_kept(block(1, 4 * MIB), block(2, 4 * MIB))
     wanted = request(3 * MIB, 4 * MIB)
     for number in (2, 3):
-        assert records.can_reuse(wanted)
+        assert records.can_reuse(wanted, there)
         records.pending[number] = Pending(wanted, reuses=True)
-    assert not records.can_reuse(wanted)
+    assert not records.can_reuse(wanted, there)
     records.pending.pop(2)
     records.pending[4] = Pending(wanted, reuses=False)  # takes a block of its own
-    assert records.can_reuse(wanted)
+    assert records.can_reuse(wanted, there)
+
+
+def test_kept_blocks_are_asked_about_until_enough_are_there_and_no_further() -> None:
+    blocks = [block(number) for number in range(1, 6)]
+    records, asked_about = with_kept(*blocks), list[Backing]()
+
+    def is_there(backing: Backing) -> bool:
+        asked_about.append(backing)
+        if backing == blocks[0]:
+            records.mappings.drop(backing)
+        return backing != blocks[0]
+
+    wanted = request(2 * MIB)
+    assert records.can_reuse(wanted, is_there)
+    assert asked_about == blocks[:2]
+    records.pending[2] = Pending(wanted, reuses=True)
+    assert records.can_reuse(wanted, is_there)
+    assert asked_about[2:] == blocks[1:3]
+    assert not records.can_reuse(wanted, lambda _: False)
+
+
+def test_sums_are_by_owner_and_by_whether_it_can_be_paged_out() -> None:
+    records = Records()
+    records.add(1, entry(MIB, unseen_bytes=10), [(block(1), MIB)])
+    records.add(2, entry(3 * MIB, unseen_bytes=3 * MIB), [])
+    records.add(3, replace(entry(MIB), pageable=True), [(block(2), MIB)])
+    assert records.sums() == {
+        ("tenant", False): Sum(2, 4 * MIB, 5 * MIB + 10),
+        ("tenant", True): Sum(1, MIB, 2 * MIB),
+    }
+    records.remove(3)
+    records.remove(1)
+    assert records.sums() == {("tenant", False): Sum(1, 3 * MIB, 3 * MIB)}
 
 
 # Any order of it all.
@@ -250,6 +288,10 @@ class AgainstAModel(RuleBasedStateMachine):
         grown = sum(e.grown_bytes for e, _ in self.entries.values())
         assert self.records.explained_bytes == in_rss + grown + self.kept_unseen
         assert set(self.records.shares()) == set(self.entries)
+        sums = self.records.sums().values()
+        assert sum(each.entries for each in sums) == len(self.entries)
+        assert sum(each.asked_bytes for each in sums) == sum(e.asked_bytes for e, _ in self.entries.values())
+        assert sum(each.booked_bytes for each in sums) == self.booked() - self.records.retained_bytes
         assert self.records.pending_bytes() == 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,7 +16,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinprobe.probes.headroom import Headroom, HeadroomSource, HugepagePool, per_cpu_lists, read_headroom
+from pinprobe.probes.cgroup import find_cgroup_folders
+from pinprobe.probes.headroom import (
+    Headroom,
+    HeadroomSource,
+    HugepagePool,
+    per_cpu_lists,
+    read_headroom,
+    read_least_headroom,
+)
 from pinprobe.probes.host_tree import THIS_HOST, HostTree
 from pinprobe.probes.reading import Amount, Reading, Unreadable
 
@@ -88,6 +97,34 @@ def test_an_ancestor_binds_where_it_leaves_less(changed_host: ChangedHost) -> No
     assert read_headroom(tree).binding.name == f"memory cgroup v2 {folder}"
     # 300000000 - 158863360 + 105660416
     assert bytes_of(read_headroom(tree).available) == 246_797_056
+
+
+@pytest.mark.parametrize(
+    "host", ["gpu_process", "cgroup_hybrid", "container_v1", "cgroup_v2", "old_kernel", "pages_64k", "sandbox_gvisor"]
+)
+def test_the_least_headroom_has_the_same_sources_and_none_leaves_more(
+    host: str, saved_host: Callable[[str], HostTree]
+) -> None:
+    tree = saved_host(host)
+    whole = read_headroom(tree, with_pools=False)
+    least = read_least_headroom(tree, find_cgroup_folders(tree))
+    assert len(least.sources) == len(whole.sources)
+    for low, high in zip(least.sources, whole.sources, strict=True):
+        assert high.name.startswith(low.name)
+        assert isinstance(low.available, Unreadable) == isinstance(high.available, Unreadable)
+        if isinstance(low.available, Reading):
+            assert low.available.bytes <= bytes_of(high.available)
+
+
+def test_the_least_headroom_of_a_real_host_reads_no_list_and_no_memory_stat_of_v2(
+    saved_host: Callable[[str], HostTree], tmp_path: Path
+) -> None:
+    tree = saved_host("cgroup_v2")
+    copy = HostTree(Path(shutil.copytree(tree.root, tmp_path / "host")), tree.page_size_bytes)
+    expected = read_least_headroom(tree, find_cgroup_folders(tree))
+    for path in (copy.path("/proc/zoneinfo"), *copy.root.rglob("memory.stat")):
+        path.unlink()
+    assert read_least_headroom(copy, find_cgroup_folders(copy)) == expected
 
 
 # imp#2070. A tool read 76 GiB free in a container limited to 8 GiB. Then, counting page cache as used, it read 0.45 GiB
@@ -308,6 +345,7 @@ def test_no_source_is_above_the_memory_of_the_host() -> None:
 # Joins the cgroup, then says at each step what read_headroom says and what the kernel's own files say.
 IN_THE_GROUP = """
 import json, mmap, pathlib, sys
+from pinprobe.probes.cgroup import find_cgroup_folders
 from pinprobe.probes.headroom import read_headroom
 from pinprobe.probes.host_tree import THIS_HOST
 
