@@ -108,14 +108,14 @@ MUTANTS = {
         "ledger/tenants/pool_books.py",
         "        if entry.is_here:\n            self.busy.add(entry.key.digest)",
         "        if False:\n            self.busy.add(entry.key.digest)",
-        "tests/ledger/tenants/test_retention_pool.py"
+        "tests/ledger/tenants/test_pool_eviction.py"
         "::test_an_entry_that_is_being_read_stays_until_it_is_let_go_and_its_region_is_not_used_meanwhile",
     ),
     "a reader's hold, where an entry goes": (
         "ledger/tenants/pool_books.py",
         "        if not entry.readers:\n            self.supply.free(entry.place)",
         "        if True:\n            self.supply.free(entry.place)",
-        "tests/ledger/tenants/test_retention_pool.py"
+        "tests/ledger/tenants/test_pool_eviction.py"
         "::test_what_goes_while_it_is_being_read_stays_readable_and_its_region_is_free_afterwards",
     ),
     "that an entry is valued anew when its ancestor goes": (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pinprobe.probes.installed_torch import InstalledTorch, find_installed_torch
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Pinprobe
@@ -149,4 +149,4 @@ def test_without_torch_as_its_own_no_setting_is_tried_and_csv_has_a_row_an_effec
 
 
 def test_its_help_loads_no_heavy_library(pinprobe: Pinprobe) -> None:
-    assert loaded_by(pinprobe, _RUN, "advise", "--help") == ""
+    assert loaded_by(pinprobe, RUN, "advise", "--help") == ""

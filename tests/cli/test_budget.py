@@ -15,7 +15,7 @@ from pinprobe.cli.main import main
 from pinprobe.ledger.budget.budget_model import BudgetModel
 from pinprobe.ledger.config.registry import load_config
 from pinprobe.ledger.config.shipped import find_config
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 from tests.ledger.budgets import GIB, MIB, WHOLE
 
 if TYPE_CHECKING:
@@ -176,9 +176,9 @@ def test_what_can_not_be_used_is_refused_in_one_line(
 
 
 def test_no_torch_is_loaded_for_it(pinprobe: Pinprobe) -> None:
-    loaded = loaded_by(pinprobe, f"import sys\n{_RUN}", "budget", "expert-fp8-native").split()
+    loaded = loaded_by(pinprobe, f"import sys\n{RUN}", "budget", "expert-fp8-native").split()
     assert "torch" not in loaded
-    assert loaded_by(pinprobe, _RUN, "budget", "--help") == ""
+    assert loaded_by(pinprobe, RUN, "budget", "--help") == ""
 
 
 def test_the_guide_shows_commands_that_run_a_section_that_is_read_and_figures_that_come_out(

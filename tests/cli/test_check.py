@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Pinprobe
@@ -193,11 +193,11 @@ def test_the_schema_is_one_json_document(pinprobe: Pinprobe) -> None:
 
 @pytest.mark.parametrize("arguments", [("check", "--help"), ("schema", "--help")], ids=" ".join)
 def test_the_help_loads_no_heavy_library(pinprobe: Pinprobe, arguments: tuple[str, ...]) -> None:
-    assert loaded_by(pinprobe, _RUN, *arguments) == ""
+    assert loaded_by(pinprobe, RUN, *arguments) == ""
 
 
 def test_reading_a_config_loads_no_torch(pinprobe: Pinprobe) -> None:
-    assert loaded_by(pinprobe, f"import sys\n{_RUN}", "check", "savepoint-ring-64").split() == ["pydantic", "yaml"]
+    assert loaded_by(pinprobe, f"import sys\n{RUN}", "check", "savepoint-ring-64").split() == ["pydantic", "yaml"]
 
 
 def test_a_test_of_an_engine_can_assert_its_checks(pinprobe: Pinprobe, config: str, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pinprobe.probes.reading import Unreadable
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 from tests.ledger.made_receipts import GIB, MIB, Document, document, row, unattributed
 
 if TYPE_CHECKING:
@@ -357,6 +357,6 @@ def test_receipts_of_other_commands_and_files_that_are_none_are_refused(
 
 
 def test_comparing_loads_no_library_that_measures(pinprobe: Pinprobe, old: str, new: str) -> None:
-    assert loaded_by(pinprobe, _RUN, "diff", "--help") == ""
-    assert loaded_by(pinprobe, _RUN, "diff", old, new, "--json") == ""
-    assert loaded_by(pinprobe, _RUN, "diff", old, new) == "rich"
+    assert loaded_by(pinprobe, RUN, "diff", "--help") == ""
+    assert loaded_by(pinprobe, RUN, "diff", old, new, "--json") == ""
+    assert loaded_by(pinprobe, RUN, "diff", old, new) == "rich"

@@ -18,7 +18,7 @@ import pytest
 
 from pinprobe.ledger.config.shipped import shipped_names
 from tests.cli.ledger_process import MIB, ONE_BYTES, TWO, book_files, with_book
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Pinprobe
@@ -340,8 +340,8 @@ def test_every_option_can_stand_in_the_environment(command: Pinprobe, two: str, 
 
 
 def test_its_help_loads_no_heavy_library(pinprobe: Pinprobe) -> None:
-    assert loaded_by(pinprobe, _RUN, "ledger", "--help") == ""
+    assert loaded_by(pinprobe, RUN, "ledger", "--help") == ""
 
 
 def test_ordinary_memory_is_booked_without_torch(command: Pinprobe, two: str) -> None:
-    assert "torch" not in loaded_by(command, f"import sys\n{_RUN}", "ledger", two, "-q", "--csv").split()
+    assert "torch" not in loaded_by(command, f"import sys\n{RUN}", "ledger", two, "-q", "--csv").split()

@@ -15,7 +15,7 @@ from pinprobe.cli.lossless_table import lossless_text
 from pinprobe.ledger.tenants.demand import DemandStats
 from pinprobe.ledger.tenants.lossless import Leg, Lossless
 from pinprobe.ledger.tenants.pool_stats import PoolStats
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Done, Pinprobe
@@ -222,7 +222,7 @@ def test_without_a_torch_that_can_be_imported_that_is_said_with_what_brings_one(
 
 
 def test_its_help_loads_no_heavy_library(pinprobe: Pinprobe) -> None:
-    assert loaded_by(pinprobe, _RUN, "lossless", "--help") == ""
+    assert loaded_by(pinprobe, RUN, "lossless", "--help") == ""
 
 
 # -- interrupted

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.cli.ledger_process import with_book
-from tests.cli.test_startup import _RUN, loaded_by
+from tests.cli.loaded_modules import RUN, loaded_by
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Pinprobe
@@ -171,12 +171,12 @@ def test_nothing_of_the_engines_is_run_and_no_library_is_loaded_for_it(command: 
     assert finding("plan", str(tmp_path / "c.yaml")).returncode == 0
     assert (
         "torch"
-        not in loaded_by(finding, f"import sys\n{_RUN}", "plan", "savepoint-ring-64", "--headroom", "1TiB").split()
+        not in loaded_by(finding, f"import sys\n{RUN}", "plan", "savepoint-ring-64", "--headroom", "1TiB").split()
     )
 
 
 def test_its_help_loads_no_heavy_library(command: Pinprobe) -> None:
-    assert loaded_by(command, _RUN, "plan", "--help") == ""
+    assert loaded_by(command, RUN, "plan", "--help") == ""
 
 
 @pytest.mark.parametrize(

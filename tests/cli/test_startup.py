@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.cli.loaded_modules import RUN, loaded_by
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Pinprobe
-
-_HEAVY = ("torch", "pydantic", "rich", "psutil", "numpy", "yaml")
-_TELL_LOADED = f"""
-import atexit, sys
-atexit.register(lambda: print(*sorted(set({_HEAVY!r}) & set(sys.modules)), file=sys.stderr))
-"""
-_RUN = "from pinprobe.cli.main import main; main.main(sys.argv[1:], prog_name='pinprobe', standalone_mode=False)"
-
-
-def loaded_by(pinprobe: Pinprobe, code: str, *arguments: str) -> str:
-    command = [sys.executable, "-c", _TELL_LOADED + code, *arguments]
-    done = subprocess.run(command, env=pinprobe.environment, capture_output=True, text=True, check=True)
-    return done.stderr.strip()
 
 
 @pytest.mark.parametrize(
@@ -40,7 +27,7 @@ def loaded_by(pinprobe: Pinprobe, code: str, *arguments: str) -> str:
     ids=" ".join,
 )
 def test_a_command_that_measures_nothing_loads_no_heavy_library(pinprobe: Pinprobe, arguments: tuple[str, ...]) -> None:
-    assert loaded_by(pinprobe, _RUN, *arguments) == ""
+    assert loaded_by(pinprobe, RUN, *arguments) == ""
 
 
 def test_importing_the_package_loads_no_heavy_library(pinprobe: Pinprobe) -> None:
@@ -53,7 +40,7 @@ def test_a_heavy_library_would_be_seen(pinprobe: Pinprobe) -> None:
 
 
 def test_measuring_itself_loads_no_torch(pinprobe: Pinprobe) -> None:
-    loaded = loaded_by(pinprobe, _RUN, "probe", "--bytes", "1MiB", "--allocator", "pageable")
+    loaded = loaded_by(pinprobe, RUN, "probe", "--bytes", "1MiB", "--allocator", "pageable")
     assert "torch" not in loaded.split()
 
 

@@ -25,9 +25,11 @@ from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing, Ticket
 from pinprobe.probes.errors import BadRequest
 from pinprobe.probes.own_mapping import OwnMapping
-from tests.ledger.tenants.test_region import open_files
-from tests.ledger.tenants.test_retention_pool import CHUNK, REGION, found, mapped_regions, prompt
-from tests.ledger.tenants.test_savepoint_ring import MIXED, HeldFences, a_stream, prepared, row_of, stamped
+from tests.ledger.tenants.held_fences import HeldFences, a_stream
+from tests.ledger.tenants.kept_savepoints import CHUNK, REGION, found, mapped_regions, prompt
+from tests.ledger.tenants.open_files import open_files
+from tests.ledger.tenants.prepared_allocators import prepared
+from tests.ledger.tenants.savepoint_rows import MIXED, row_of, stamped
 from tests.probes.allocators.fresh_process import run_to_its_end
 from tests.probes.allocators.kernel_word import whole_pages
 
@@ -76,13 +78,6 @@ class Bench:
         self.worker.close()
         self.pool.close()
         self.ring.close()
-
-
-@pytest.fixture
-def ledger() -> Iterator[HostPinnedLedger]:
-    with HostPinnedLedger(wait_seconds=0) as ledger:
-        ledger.calibrate()
-        yield ledger
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ from pinprobe.ledger.tenants.overflow_file import OverflowHeader, parse_header
 from pinprobe.ledger.tenants.overflow_outcome import WriteEnd
 from pinprobe.ledger.tenants.restore import Stage
 from pinprobe.probes.errors import BadRequest, BookBusy
+from tests.ledger.tenants.open_files import open_files
 from tests.ledger.tenants.overflow_bench import (
     LARGE,
     LARGE_FILE_BYTES,
@@ -40,7 +41,6 @@ from tests.ledger.tenants.overflow_bench import (
     wait_for,
     written,
 )
-from tests.ledger.tenants.test_region import open_files
 
 
 @pytest.fixture(autouse=True)

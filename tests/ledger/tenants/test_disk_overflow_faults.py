@@ -27,6 +27,7 @@ from pinprobe.ledger.tenants.overflow_outcome import WriteEnd
 from pinprobe.ledger.tenants.restore import RestoreState, Stage
 from pinprobe.ledger.tenants.row_transfer import RowFile, write_row
 from tests.ledger.book.test_host_book_processes import in_namespace
+from tests.ledger.tenants.open_files import open_files
 from tests.ledger.tenants.overflow_bench import (
     LARGE_FILE_BYTES,
     PATIENCE_SECONDS,
@@ -40,7 +41,6 @@ from tests.ledger.tenants.overflow_bench import (
     wait_for,
 )
 from tests.ledger.tenants.overflow_process import OverflowProcess, overflow_processes
-from tests.ledger.tenants.test_region import open_files
 from tests.probes.allocators.fresh_process import in_fresh_process
 from tests.probes.allocators.kernel_word import MIB
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pinprobe.ledger.tenants.disk_overflow import DiskOverflow
 from pinprobe.ledger.tenants.overflow_outcome import WriteEnd
 from pinprobe.ledger.tenants.restore import Stage
+from tests.ledger.tenants.open_files import open_files
 from tests.ledger.tenants.overflow_bench import (
     SMALL,
     SMALL_FILE_BYTES,
@@ -24,7 +25,6 @@ from tests.ledger.tenants.overflow_bench import (
     row,
     wait_for,
 )
-from tests.ledger.tenants.test_region import open_files
 
 
 @pytest.fixture(autouse=True)

@@ -24,23 +24,17 @@ from pinprobe.ledger.tenants.region import region_bytes
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout, Slab
 from pinprobe.probes.errors import AllocatorUnavailable, CouldNotMeasure, Refused
 from pinprobe.probes.host_facts import read_host_facts
+from tests.ledger.tenants.kept_savepoints import mapped_regions
+from tests.ledger.tenants.open_files import open_files
+from tests.ledger.tenants.prepared_allocators import ALLOCATORS, prepared
+from tests.ledger.tenants.savepoint_rows import MIXED
 from tests.ledger.tenants.test_copy_out import WORKER
-from tests.ledger.tenants.test_region import open_files
-from tests.ledger.tenants.test_retention_pool import mapped_regions
-from tests.ledger.tenants.test_savepoint_ring import ALLOCATORS, MIXED, prepared
 from tests.probes.allocators.kernel_word import counter_bytes, whole_pages
 
 torch: Any = pytest.importorskip("torch", exc_type=ImportError)
 
 #: Odd sizes with padding between them, in some KiB.
 LAYOUT = SavepointLayout(tuple(slab for slab in MIXED.slabs if slab.shape))
-
-
-@pytest.fixture
-def ledger() -> Iterator[HostPinnedLedger]:
-    with HostPinnedLedger(wait_seconds=0) as ledger:
-        ledger.calibrate()
-        yield ledger
 
 
 @pytest.fixture(autouse=True)

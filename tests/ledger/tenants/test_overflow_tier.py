@@ -21,8 +21,8 @@ from pinprobe.ledger.tenants.prefill_time import PrefillTime
 from pinprobe.ledger.tenants.recall import Recall
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.row_transfer import RowFile
-from tests.ledger.tenants.test_retention_pool import CHUNK, REGION, found, keep, mapped_regions, prompt
-from tests.ledger.tenants.test_savepoint_ring import MIXED, number_in, row_at, row_of
+from tests.ledger.tenants.kept_savepoints import CHUNK, REGION, found, keep, mapped_regions, prompt
+from tests.ledger.tenants.savepoint_rows import MIXED, number_in, row_at, row_of
 
 _PATIENCE_SECONDS = 10.0
 

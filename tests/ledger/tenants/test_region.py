@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from pinprobe.ledger.tenants.region import Region, RegionPage, region_bytes
 from pinprobe.probes.errors import AllocationFailed
 from pinprobe.probes.own_mapping import OwnMapping
+from tests.ledger.tenants.open_files import open_files
 from tests.probes.allocators.fresh_process import in_fresh_process
 from tests.probes.allocators.kernel_word import (
     MIB,
@@ -39,17 +40,6 @@ KEY = bytes(range(16))
 F_GET_SEALS, F_ADD_SEALS, F_SEAL_WRITE = 1034, 1033, 0x8
 ALL_BUT_OUR_OWN_WRITES = 0x1 | 0x2 | 0x4 | 0x10
 PUNCH_HOLE_AND_KEEP_SIZE = 0x02 | 0x01
-
-
-def open_files() -> list[str]:
-    """What every descriptor of this process leads to, but for the one that this reads them by."""
-    files = []
-    for link in Path("/proc/self/fd").iterdir():
-        try:
-            files.append(str(link.readlink()))
-        except FileNotFoundError:
-            continue
-    return sorted(files)
 
 
 @contextmanager

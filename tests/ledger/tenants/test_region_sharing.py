@@ -25,7 +25,7 @@ from pinprobe.ledger.tenants.region_sharing import NotLent, RegionLender, borrow
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_layout import SavepointLayout, Slab
 from pinprobe.probes.errors import CouldNotMeasure, PinprobeError
-from tests.ledger.tenants.test_region import open_files
+from tests.ledger.tenants.open_files import open_files
 from tests.probes.allocators.fresh_process import in_fresh_process
 from tests.probes.allocators.kernel_word import PAGE_BYTES
 

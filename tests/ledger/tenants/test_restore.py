@@ -15,6 +15,7 @@ from pinprobe.ledger.tenants.disk_overflow import DiskOverflow
 from pinprobe.ledger.tenants.overflow_file import Loss
 from pinprobe.ledger.tenants.restore import Restore, Stage
 from pinprobe.ledger.tenants.row_transfer import RowFile
+from tests.ledger.tenants.open_files import open_files
 from tests.ledger.tenants.overflow_bench import (
     LARGE,
     LARGE_FILE_BYTES,
@@ -31,7 +32,6 @@ from tests.ledger.tenants.overflow_bench import (
     wait_for,
     written,
 )
-from tests.ledger.tenants.test_region import open_files
 
 
 @pytest.fixture(autouse=True)

@@ -27,19 +27,11 @@ from pinprobe.ledger.tenants.copy_out import CopyOut
 from pinprobe.ledger.tenants.pool_entry import Hold
 from pinprobe.ledger.tenants.retention_pool import RetentionPool
 from pinprobe.ledger.tenants.savepoint_ring import SavepointRing, StaleTicket, Ticket
-from tests.ledger.tenants.test_region import open_files
-from tests.ledger.tenants.test_retention_pool import CHUNK, REGION, booked_bytes, mapped_regions, prompt
-from tests.ledger.tenants.test_savepoint_ring import (
-    MIXED,
-    HeldFence,
-    HeldFences,
-    a_stream,
-    number_in,
-    prepared,
-    row_at,
-    row_of,
-    stamped,
-)
+from tests.ledger.tenants.held_fences import HeldFence, HeldFences, a_stream
+from tests.ledger.tenants.kept_savepoints import CHUNK, REGION, booked_bytes, mapped_regions, prompt
+from tests.ledger.tenants.open_files import open_files
+from tests.ledger.tenants.prepared_allocators import prepared
+from tests.ledger.tenants.savepoint_rows import MIXED, number_in, row_at, row_of, stamped
 
 SLOTS, REGIONS, CONVERSATIONS, READERS = 3, 4, 4, 2
 #: What lies in a slot while a device is late. It is no savepoint.
