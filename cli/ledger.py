@@ -133,7 +133,8 @@ def ledger(
 
 
 def _host_book(book_dir: Path | None, engine: str, output: Output) -> HostBook | None:
-    """Open the book that was named, or the user's own; where there is no place for one, go on without and say so."""
+    """Open the book that was named, or the user's own; where there is no place for that, go on without and say so."""
+    from pinprobe.ledger.book.book_folder import given_by_environment
     from pinprobe.ledger.book.host_book import HostBook
     from pinprobe.probes.errors import PinprobeError
 
@@ -143,7 +144,7 @@ def _host_book(book_dir: Path | None, engine: str, output: Output) -> HostBook |
             pass  # registers, so that a folder that is full is known now
         return book
     except PinprobeError as error:
-        if book_dir is not None:
+        if book_dir is not None or given_by_environment() is not None:
             raise
         output.tell(f"pinprobe: no book of the host is kept: {error}")
         return None

@@ -160,9 +160,10 @@ def test_an_allocator_that_is_not_to_be_had_is_told_with_what_would_bring_it(
 # -- the book
 
 
+@pytest.mark.parametrize("by", ["option", "environment"])
 @pytest.mark.parametrize("kind", ["a file", "a link", "below what is not there", "below a file"])
 def test_a_book_that_was_asked_for_and_can_not_be_kept_is_refused(
-    pinprobe: Pinprobe, two: str, tmp_path: Path, kind: str
+    pinprobe: Pinprobe, two: str, tmp_path: Path, kind: str, by: str
 ) -> None:
     place = tmp_path / "place"
     if kind in ("a file", "below a file"):
@@ -171,7 +172,10 @@ def test_a_book_that_was_asked_for_and_can_not_be_kept_is_refused(
         place.symlink_to(tmp_path)
     if kind.startswith("below"):
         place = place / "book"
-    line = pinprobe.refused("ledger", two, "--book-dir", str(place))
+    if by == "option":
+        line = pinprobe.refused("ledger", two, "--book-dir", str(place))
+    else:
+        line = pinprobe.given({"PINPROBE_BOOK_DIR": str(place)}).refused("ledger", two)
     assert str(place) in line
     assert "--book-dir" in line
 
