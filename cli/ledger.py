@@ -35,6 +35,7 @@ _PULSE_SECONDS = 0.2
     help="The host's book, where processes or containers share one.  [default: $PINPROBE_BOOK_DIR, else one of this"
     " user's own]",
 )  # fmt: skip
+@click.option("--ignore-checks", is_flag=True, help="Open it all though a check of the config fails.")
 @click.option("--receipt", type=click.Path(path_type=Path), help="Save what --json would print, beside the output.")
 @click.option("--note", default="", metavar="TEXT", help="A note to go into the receipt.")
 @output_options
@@ -47,6 +48,7 @@ def ledger(
     keep_free: int,
     limit: int | None,
     book_dir: Path | None,
+    ignore_checks: bool,
     receipt: Path | None,
     note: str,
     form: str | None,
@@ -61,8 +63,8 @@ def ledger(
 
     A tenant of kind `external` runs the engine's own code, looked for in the current folder too.
 
-    Exit codes: 0 booked >= resident holds, 1 it does not, or a tenant was refused, 2 the config can't be used, 3 could
-    not measure.
+    Exit codes: 0 booked >= resident holds, 1 it does not, or a check of the config fails, or a tenant was refused, 2
+    the config can't be used, 3 could not measure.
     """
     output = Output(form or "text", path, overwrite, quiet)
     kept = Output("json", receipt, overwrite, quiet)
@@ -78,12 +80,15 @@ def ledger(
     from pinprobe.cli.measuring import invocation, progress, tell_what_is_logged
     from pinprobe.cli.stdout_apart import StdoutApart
     from pinprobe.ledger.boot import Boot
+    from pinprobe.ledger.config.checks import refuse_failing
     from pinprobe.ledger.ledger import HostPinnedLedger
     from pinprobe.ledger.ledger_receipt import ledger_receipt
     from pinprobe.probes.errors import printable
     from pinprobe.probes.host_facts import read_host_facts
     from pinprobe.probes.units import format_bytes
 
+    if not ignore_checks:
+        refuse_failing(opened)
     with contextlib.suppress(OSError):  # a current folder that is gone holds no engine
         sys.path.append(str(Path.cwd()))
     tell_what_is_logged(output)

@@ -93,6 +93,8 @@ def preflight(
     from pinprobe.probes.limits.read_limits import read_limits
     from pinprobe.probes.limits.recorded_tree import recorded_tree
 
+    if target is not None and config is None and not is_raising:
+        raise BadRequest("--target is held against what a CONFIG needs, or raised to by --raise; give one of them")
     tree = THIS_HOST if root is None else recorded_tree(root)
     opened = None if config is None else open_config(config, settings)
     target_bytes = None if target is None else _target_bytes(target, opened)

@@ -126,6 +126,8 @@ def _verdict(run: PreflightRun) -> str:
     unknown = [check.name for check in run.checks if check.state is State.UNREADABLE and check.tenants]
     advices = sum(check.state is State.ADVICE for check in run.checks)
     advice = f"{advices} with advice" if advices else "no advice"
+    unread = sum(check.state is State.UNREADABLE for check in run.checks)
+    advice += f", {unread} unreadable" if unread else ""
     if not run.engine:
         return f"No config, so nothing can fail: {count} checks, {advice}."
     if failing:

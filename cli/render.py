@@ -107,6 +107,8 @@ def _cliff_line(sweep: Sweep) -> str:
     if sweep.is_exact:
         return f"{sweep.allocator}: a step at every slot, so no cliff: one slot more costs one slot."
     cliffs = find_cliffs(sweep.points)
+    if not cliffs and not sweep.inference.point_count:
+        return f"{sweep.allocator}: no block was measured, so nothing is known of its cliffs."
     if not cliffs:
         return f"{sweep.allocator}: no cliff among these points."
     starred = "" if all(cliff.measured for cliff in cliffs) else "; * is predicted"
@@ -125,7 +127,8 @@ def _rule_line(sweep: Sweep) -> str:
             " support it, none contradicts."
         )
     if inference.nearest is None:
-        return "Rule: one block alone is too little to infer one from."
+        what = "one block alone is" if inference.point_count else "no block at all is"
+        return f"Rule: {what} too little to infer one from."
     asks = ", ".join(f"{asked:,} B" for asked in inference.contradictions[:3])
     return (
         f"No one rule: {inference.nearest.words} holds for {inference.supporting_count} of {inference.point_count}"

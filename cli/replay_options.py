@@ -73,6 +73,8 @@ class ReplayOptions:
             self._refuse(_NOT_WITH_SWEEP, "is for arms, and --sweep replays policies without any")
         if not self.real:
             self._refuse(("scale",), "is for --real; metadata takes no memory")
+        if self.prefill is None:
+            self._refuse(("read_back",), "is held against what prefill takes; give that with --prefill")
         if not self.urls:
             self._refuse(_OF_AN_ENDPOINT, "is for a live endpoint; give its address with --url")
         else:

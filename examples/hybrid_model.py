@@ -1,7 +1,8 @@
-"""A hybrid model goes on from a savepoint, bit for bit as if it had never stopped: `pip install 'pinprobe[hf]'`.
+"""A hybrid model goes on from a savepoint, bit for bit as if it had never stopped.
 
-It is a small Qwen3-Next of random weights; nothing is downloaded. The first half of a prompt is prefilled, its state
-staged in a ring and kept in a pool, and the second half run twice: from the model's own cache, and from the savepoint.
+It needs torch and transformers: `pip install '.[hf]'` in a checkout of pinprobe. The model is a small Qwen3-Next of
+random weights; nothing is downloaded. The first half of a prompt is prefilled, its state staged in a ring and kept in a
+pool, and the second half run twice: from the model's own cache, and from the savepoint.
 """
 
 import argparse
@@ -10,8 +11,11 @@ import sys
 import time
 from typing import Any
 
-import torch
-import transformers
+try:
+    import torch
+    import transformers
+except ImportError as error:
+    sys.exit(f"{error}: this example needs torch and transformers; in a checkout of pinprobe: pip install '.[hf]'")
 
 from pinprobe import HostPinnedLedger
 from pinprobe.ledger.tenants.copy_out import CopyOut

@@ -89,7 +89,8 @@ class Bookkeeping:
                     others = _counted(reading)
                     refusal = self._refusal(request, others, self._headroom.at_least)
                     if refusal is not None:  # nothing is refused by a lower bound
-                        self._strike_gone()
+                        if self._strike_gone():
+                            self._publish()
                         refusal = self._refusal(request, others, self._headroom.whole)
                     if refusal is None:
                         return self._pend(Pending(request, reuses=False))
@@ -158,6 +159,7 @@ class Bookkeeping:
     ) -> int:
         """Book what is resident already, without asking whether it fits; return its number."""
         with self._lock:
+            self._strike_gone()  # what is booked and gone would be taken out of the floor
             number = self._new_number()
             records, mapped = self._records, () if isinstance(parts, Unreadable) else parts
             before = Unreadable("it was there before")
@@ -175,8 +177,10 @@ class Bookkeeping:
         if self.limit_bytes is None:
             return 0
         with self._lock, self._locked_book() as reading:
-            booked = self._records.booked_bytes + sum(entry.booked_bytes for entry in _counted(reading))
-        return max(0, booked - self.limit_bytes)
+            by_others = sum(entry.booked_bytes for entry in _counted(reading))
+            if self._records.booked_bytes + by_others > self.limit_bytes and self._strike_gone():
+                self._publish()
+            return max(0, self._records.booked_bytes + by_others - self.limit_bytes)
 
     def booked_for(self, number: int) -> int:
         """Return what is booked for a reservation now; 0 once it is given back."""

@@ -3,7 +3,8 @@
 A whole one costs the kernel a millisecond and more, which adds up what its CPUs count. A request that fits within what
 every source leaves at the very least fits, and that is read in a fraction of the time. Within a second others take some
 gibibytes at most, so one that asks for a small part of what was left is judged by that reading, less everything that
-was admitted since. Where the cgroups lie is looked for once a second. Nothing is refused by any of this.
+was admitted since; a process that is moved to another cgroup is bound by that a second later at most. Mounts are looked
+at once a second. Nothing is refused by any of this.
 """
 
 from __future__ import annotations
@@ -12,13 +13,12 @@ import math
 import time
 
 from pinprobe.ledger.admission import Request
-from pinprobe.probes.cgroup import CgroupFolders, find_cgroup_folders
 from pinprobe.probes.headroom import Headroom, read_headroom, read_least_headroom
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.reading import Reading, Unreadable
 
 _STALE_SECONDS = 1.0
-_SMALL_SHARE = 64
+_SMALL_SHARE = 128
 
 
 class HeadroomSeen:
@@ -30,8 +30,8 @@ class HeadroomSeen:
         self._left_bytes = 0
         self._seen_at = -math.inf
         self._admitted_bytes = 0
-        self._folders: CgroupFolders | Unreadable = Unreadable("they were not looked for yet")
-        self._folders_found_at = -math.inf
+        self._mounts: str | Unreadable = ""
+        self._mounts_read_at = -math.inf
 
     def at_least(self, request: Request) -> tuple[Headroom, int]:
         """Return a lower bound that may be a second old, and what was admitted since it was read."""
@@ -40,9 +40,12 @@ class HeadroomSeen:
         now = time.monotonic()
         if self._seen is not None and self._is_good_for(request.price.bytes, now):
             return self._seen, self._admitted_bytes
-        if now - self._folders_found_at > _STALE_SECONDS:
-            self._folders, self._folders_found_at = find_cgroup_folders(self._tree), now
-        return self._keep(read_least_headroom(self._tree, self._folders))
+        if now - self._mounts_read_at > _STALE_SECONDS:
+            self._mounts, self._mounts_read_at = self._tree.text("/proc/self/mountinfo"), now
+        least = read_least_headroom(self._tree, self._mounts)
+        if any(isinstance(source.available, Unreadable) for source in least.sources):
+            return self.whole(request)  # what can't be read may be the one that binds, or be gone since the last look
+        return self._keep(least)
 
     def whole(self, request: Request) -> tuple[Headroom, int]:
         """Read everything anew, as `at_least` returns it."""

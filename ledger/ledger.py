@@ -328,7 +328,7 @@ class HostPinnedLedger:
         """Say whether these were not asked about yet: what takes nothing more is worth one warning, not a million."""
         if figures in self._warned_of:
             return False
-        if len(self._warned_of) == _REMEMBERED_WARNINGS:
+        if len(self._warned_of) >= _REMEMBERED_WARNINGS:
             self._warned_of.clear()
         self._warned_of.add(figures)
         return True

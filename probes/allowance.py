@@ -14,17 +14,18 @@ DEFAULT_SHARE = 2 / 3
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The most that may be resident at once, and what it was derived from."""
+    """The most that may be resident at once, what it was derived from, and the option that raises it."""
 
     bytes: int
     origin: str
+    raised_by: str = "--share"
 
     def refuse_beyond(self, asked_bytes: int, what: str) -> None:
         """Raise `CouldNotMeasure` where a request alone is more than is allowed."""
         if asked_bytes > self.bytes:
             raise CouldNotMeasure(
                 f"{what} asks for {format_bytes(asked_bytes)}, and {format_bytes(self.bytes)} may be taken"
-                f" ({self.origin}); ask for less, or raise --share"
+                f" ({self.origin}); ask for less, or raise {self.raised_by}"
             )
 
 
@@ -37,10 +38,10 @@ def allow(headroom: Headroom, share: float = DEFAULT_SHARE, at_most_bytes: int |
     if isinstance(binding.available, Unreadable):
         if at_most_bytes is None:
             raise CouldNotMeasure(f"the headroom is {binding.available}; give --at-most SIZE to measure within a bound")
-        return Allowance(at_most_bytes, "--at-most; the headroom is unreadable")
+        return Allowance(at_most_bytes, "--at-most; the headroom is unreadable", "--at-most")
     shared = int(binding.available.bytes * share)
     if at_most_bytes is not None and at_most_bytes < shared:
-        return Allowance(at_most_bytes, "--at-most")
+        return Allowance(at_most_bytes, "--at-most", "--at-most")
     of_what = f"{format_bytes(binding.available.bytes)} that {binding.name} leaves"
     return Allowance(shared, f"{share:.{0 if share >= 0.01 else 2}%} of the {of_what}")
 

@@ -73,10 +73,16 @@ def read_levels_at(tree: HostTree, folders: CgroupFolders, *, with_droppable: bo
     return tuple(read(tree, folders.paths, with_droppable))
 
 
-def find_cgroup_folders(tree: HostTree, pid: int | str = "self") -> CgroupFolders | Unreadable:
-    """Return the folders of a process's memory cgroups; `Unreadable` where it can't be told."""
+def find_cgroup_folders(
+    tree: HostTree, pid: int | str = "self", mounts: str | Unreadable | None = None
+) -> CgroupFolders | Unreadable:
+    """Return the folders of a process's memory cgroups; `Unreadable` where it can't be told.
+
+    `mounts` is its mountinfo where that was read already: it is long, and a process is moved sooner than mounts are.
+    """
     memberships = tree.text(f"/proc/{pid}/cgroup")
-    mounts = tree.text(f"/proc/{pid}/mountinfo")
+    if mounts is None:
+        mounts = tree.text(f"/proc/{pid}/mountinfo")
     if isinstance(memberships, Unreadable):
         return memberships
     if isinstance(mounts, Unreadable):

@@ -85,10 +85,11 @@ def _extents(value: object, asked_bytes: int, walk: _Walk) -> Iterable[Extent]:
     for ask in (_storage, _array, _buffer):
         try:
             found = ask(value)
+            is_empty = found is not None and found.size_bytes <= 0
         except Exception:  # noqa: BLE001
             continue
         if found is not None:
-            yield from (found,) if found.size_bytes > 0 else ()
+            yield from () if is_empty else (found,)
             return
     if isinstance(value, (Mapping, list, tuple, set, frozenset)):
         if walk.depth == _DEEPEST or id(value) in walk.seen:

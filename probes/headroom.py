@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from pinprobe.probes.cgroup import CgroupFolders, CgroupLevel, read_cgroup_levels, read_levels_at
+from pinprobe.probes.cgroup import CgroupLevel, find_cgroup_folders, read_cgroup_levels, read_levels_at
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.kernel_text import kilobyte_fields, single_number
 from pinprobe.probes.reading import Amount, Reading, Unreadable
@@ -67,12 +67,13 @@ def read_headroom(tree: HostTree, pid: int | str = "self", *, with_pools: bool =
     return Headroom((host, *_cgroup_sources(read_cgroup_levels(tree, pid))), pools)
 
 
-def read_least_headroom(tree: HostTree, folders: CgroupFolders | Unreadable) -> Headroom:
-    """Ask every source for what it leaves at the very least, the cgroups at known folders, in a fraction of the time.
+def read_least_headroom(tree: HostTree, mounts: str | Unreadable | None = None) -> Headroom:
+    """Ask every source for what it leaves at the very least, in a fraction of the time; `mounts` may be known already.
 
     Left out is what only adds, and what the kernel counts over all CPUs: their page lists, and the file cache that
     cgroups would drop. A request that fits within this fits.
     """
+    folders = find_cgroup_folders(tree, mounts=mounts)
     levels = folders if isinstance(folders, Unreadable) else read_levels_at(tree, folders, with_droppable=False)
     return Headroom((_host_source(tree), *_cgroup_sources(levels)))
 

@@ -66,7 +66,7 @@ class HostTree:
         The ledger reads right after memory was touched, when nothing is in the processor's caches: a path object alone
         costs 70 microseconds then, and a file object as much again, so both are done without.
         """
-        return os.open(f"{self.root}{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        return os.open(f"{self.root}/{name}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
     def names(self, folder: str) -> list[str]:
         """List a folder, sorted; an unreadable one is empty."""

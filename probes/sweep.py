@@ -106,11 +106,12 @@ class Sweep:
 
     @property
     def exit_code(self) -> int:
-        """1 where a promise was broken; 3 where not all was measured that could be, or sources disagree; else 0."""
+        """1 where a promise was broken; 3 where nothing was measured, or not all that could be, or sources disagree."""
         if self.broken_promises:
             return 1
         is_disputed = any(point.state is PointState.DISPUTED for point in self.points)
-        return 3 if self.ended or self.control_fault or is_disputed else 0
+        is_measured = any(point.state is PointState.MEASURED for point in self.points)
+        return 3 if self.ended or self.control_fault or is_disputed or not is_measured else 0
 
 
 def infer_from_points(points: tuple[Point, ...] | list[Point], page_size_bytes: int) -> Inference:

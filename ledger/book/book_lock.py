@@ -60,16 +60,35 @@ class HeldFile:
             return False
         return True
 
+    def is_at(self, path: str) -> bool:
+        """Say whether this very file still has that name."""
+        assert self._descriptor is not None
+        mine = os.fstat(self._descriptor)
+        try:
+            there = Path(path).lstat()
+        except FileNotFoundError:
+            return False
+        return (mine.st_dev, mine.st_ino) == (there.st_dev, there.st_ino)
+
     def close(self) -> None:
         """Unlock and close it. In a forked child, where it is closed already, this does nothing."""
         with _opening:
+            if self._descriptor is None:
+                return
+            # Closing alone would leave the lock with whoever got a copy of the descriptor, such as a child between fork
+            # and exec. A signal may raise between any two of these lines: then a second call unlocks it all the same.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             descriptor, self._descriptor = self._descriptor, None
             _open_files.discard(self)
-            if descriptor is not None:
-                # Closing alone would leave the lock with whoever got a copy of the descriptor, such as a child between
-                # fork and exec.
-                fcntl.flock(descriptor, fcntl.LOCK_UN)
-                os.close(descriptor)
+            os.close(descriptor)
+
+    def close_whatever_comes(self) -> None:
+        """The same, and once more where a signal raises in the midst of it: a lock that stays is everybody's."""
+        try:
+            self.close()
+        except BaseException:
+            self.close()
+            raise
 
     def _drop(self) -> None:
         # Not unlocked: the lock is the parent's.
@@ -97,11 +116,13 @@ class BookLock:
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
         """Hold it; raises what `acquired` does."""
-        file = self.acquired()
+        file = None
         try:
+            file = self.acquired()
             yield
         finally:
-            file.close()
+            if file is not None:
+                file.close_whatever_comes()
 
     def acquired(self) -> HeldFile:
         """Take it; it is held until what is returned is closed.

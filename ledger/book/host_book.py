@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import errno
 import fcntl
 import itertools
 import logging
@@ -22,7 +21,7 @@ import stat
 import threading
 import time
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -75,6 +74,7 @@ class HostBook:
     process: str
     label: str
     _alive: HeldFile | None
+    _alive_inode: int | None
     _rows: tuple[BookRow, ...]
     _writing: threading.Lock
 
@@ -96,20 +96,18 @@ class HostBook:
 
         Nobody else can look meanwhile, so hold it shortly: look, decide, write a pending row.
         """
-        with _TroubleTold(self.folder, "read"):
-            self._make_ready()
-            held = self._lock.acquired()
-            try:
-                processes = self._processes()
-                self._register(processes.pop(self.process, ()))
-                others = self._look(processes)
-            except BaseException:
-                held.close()
-                raise
+        held = None
         try:
+            with _TroubleTold(self.folder, "read"):
+                self._make_ready()
+                held = self._lock.acquired()
+                processes = self._processes()
+                self._register(processes.pop(self.process, {}))
+                others = self._look(processes)
             yield others
         finally:
-            held.close()
+            if held is not None:
+                held.close_whatever_comes()
 
     def write(self, rows: Sequence[BookRow]) -> None:
         """Replace this process's whole entry, at once for every reader. With or without the lock.
@@ -121,7 +119,8 @@ class HostBook:
             if self._alive is None:
                 self._make_ready()
                 with self._lock.held():
-                    self._register(())
+                    if self._alive is None:  # another thread may have been quicker
+                        self._register({})
             with self._writing:
                 self._put(rows)
                 self._rows = rows
@@ -171,6 +170,7 @@ class HostBook:
         # Names sort by when their processes began.
         self.process = f"{time.time_ns():016x}-{os.urandom(4).hex()}"
         self._alive = None
+        self._alive_inode = None
         self._rows = ()
         # A new one too: in a forked child, the old one may be held by a thread that is not there.
         self._writing = threading.Lock()
@@ -180,8 +180,11 @@ class HostBook:
         if self._alive is None:
             make_folder(self.folder, self._is_private)
 
-    def _register(self, names: Collection[str]) -> None:
-        """Make sure, under the lock, that both of this process's files are among `names`: others may remove them."""
+    def _register(self, found: Mapping[str, int]) -> None:
+        """Make sure, under the lock, that both of this process's files are there, and are its own.
+
+        Others may have removed them, or put copies there. `found` has the number of each file's inode.
+        """
         path = self._path(self.process, "alive")
         if self._alive is None:
             self._alive = self._sign_of_life(path)
@@ -192,12 +195,16 @@ class HostBook:
                 raise
             atexit.register(self.close)
             return
-        if f"{self.process}.alive" not in names:
+        inode = found.get(f"{self.process}.alive")
+        # The folder's numbers may be others than the files' own, as on overlays: what was seen before is compared.
+        if inode is None or (inode != self._alive_inode and not self._alive.is_at(path)):
             _log.warning("%s was removed while its process lives; made anew", printable(path))
             gone, self._alive = self._alive, self._sign_of_life(path)
             gone.close()
+            inode = None
+        self._alive_inode = inode
         with self._writing:
-            if f"{self.process}.json" not in names:
+            if f"{self.process}.json" not in found:
                 self._put(self._rows)
 
     def _sign_of_life(self, path: str) -> HeldFile:
@@ -221,11 +228,10 @@ class HostBook:
         try:
             try:
                 os.fchmod(opened, MODE)
-                written = os.write(opened, text)
+                while text:  # after a short write, the next one says why
+                    text = text[os.write(opened, text) :]
             finally:
                 os.close(opened)
-            if written != len(text):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), new)
             os.rename(new, self._path(self.process, "json"))  # noqa: PTH104  # see _path
         except BaseException:
             Path(new).unlink(missing_ok=True)
@@ -233,7 +239,7 @@ class HostBook:
 
     # -- all processes, under the lock
 
-    def _look(self, processes: Mapping[str, Sequence[str]]) -> BookReading:
+    def _look(self, processes: Mapping[str, Collection[str]]) -> BookReading:
         entries, unreadable, set_aside = [], [], []
         for process, names in processes.items():
             # The rows are read before life is tested: who ends meanwhile takes back his sign of life first.
@@ -248,16 +254,19 @@ class HostBook:
                 unreadable.append(f"process {process}: {found.reason}")
         return BookReading(tuple(entries), tuple(unreadable), tuple(set_aside))
 
-    def _processes(self) -> dict[str, list[str]]:
-        """Return each process that has files here, and their names, in the order in which they began."""
-        found: dict[str, list[str]] = {}
-        for match in self._names(_OURS):
-            found.setdefault(match[1], []).append(match[0])
+    def _processes(self) -> dict[str, dict[str, int]]:
+        """Return each process that has files here, and their names with inodes, in the order in which they began."""
+        with os.scandir(self.folder) as entries:
+            inodes = sorted((entry.name, entry.inode()) for entry in entries)
+        found: dict[str, dict[str, int]] = {}
+        for name, inode in inodes:
+            if match := _OURS.fullmatch(name):
+                found.setdefault(match[1], {})[name] = inode
         return found
 
-    def _names(self, pattern: re.Pattern[str]) -> list[re.Match[str]]:
+    def _damaged(self) -> list[re.Match[str]]:
         names = sorted(os.listdir(self.folder))  # noqa: PTH208  # see _path
-        return [match for match in map(pattern.fullmatch, names) if match]
+        return [match for match in map(_DAMAGED.fullmatch, names) if match]
 
     def _is_alive(self, process: str) -> bool:
         try:
@@ -289,7 +298,7 @@ class HostBook:
 
     def _set_aside(self, process: str, reason: str) -> list[str]:
         path = self._path(process, "json")
-        earlier = sorted((int(match[2]), match[0]) for match in self._names(_DAMAGED))
+        earlier = sorted((int(match[2]), match[0]) for match in self._damaged())
         number = earlier[-1][0] + 1 if earlier else 1
         kept = f"{path}.damaged-{number}"
         try:
@@ -301,7 +310,7 @@ class HostBook:
         _log.warning("%s", line)
         return [line]
 
-    def _remove(self, names: Sequence[str]) -> None:
+    def _remove(self, names: Iterable[str]) -> None:
         for name in names:
             with contextlib.suppress(OSError):  # gone by now, or another user's in a sticky folder
                 (self.folder / name).unlink()

@@ -10,7 +10,7 @@ from pinprobe.ledger.config.config import Check, Config
 from pinprobe.ledger.config.expression_text import Quantity
 from pinprobe.ledger.config.quantity_text import write_alike, write_quantity
 from pinprobe.ledger.tenants.kinds import load_kind
-from pinprobe.probes.errors import BadRequest
+from pinprobe.probes.errors import BadRequest, CheckFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,16 @@ def assert_checks(config: Config) -> None:
     failing = [result for result in run_checks(config) if not result.holds]
     if failing:
         raise AssertionError("\n".join(f"{result.place}: {result.name}: {result.sentence}" for result in failing))
+
+
+def refuse_failing(config: Config) -> None:
+    """Raise `CheckFailed` for the first check that fails: they are what has to hold before a config is opened."""
+    for result in run_checks(config):
+        if not result.holds:
+            raise CheckFailed(
+                f"{result.place}: the check {result.name} fails: {result.sentence}; mend that, or open it all the same"
+                " with --ignore-checks"
+            )
 
 
 def _run(check: Check, numbers: dict[str, Quantity]) -> CheckResult:

@@ -162,7 +162,9 @@ def unmapped_sentences(plans: Sequence[Plan], known: KnownMaps, config: str) -> 
                 " and --map FILE, closes that"
             )
         else:
-            how = f"pinprobe plan {shlex.quote(config)} --measure"
+            own = {row.allocator for row in plans[0].rows}
+            other = "" if name in own else f" --what-if allocator={shlex.quote(name)}"
+            how = f"pinprobe plan {shlex.quote(config)}{other} --measure"
             sentences.append(
                 f"no map of {name} is known here: its tenants are priced at what they ask, and it may take more;"
                 f" `{how}` makes one"
