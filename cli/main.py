@@ -64,7 +64,7 @@ def main() -> None:
     An allocator behind pinned memory may take almost twice what it is asked for, and what is pinned can't be swapped or
     reclaimed. pinprobe reads from the kernel what each request takes, against ordinary memory of the same size.
 
-    Exit codes: 0 it holds, 1 a check failed, 2 bad usage, 3 could not measure. Every option can be set in the
+    Exit codes: 0 it holds, 1 a check failed, 2 bad usage, 3 could not measure. Options can be set in the
     environment: PINPROBE_SWEEP_SLOT_BYTES is --slot-bytes of sweep.
     """
 

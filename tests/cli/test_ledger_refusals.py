@@ -280,3 +280,15 @@ def test_without_proc_nothing_is_taken_unless_a_limit_bounds_it(command: Pinprob
         assert "unreadable" in row["resident"]
     assert "unreadable" in document["working_set_floor"]
     assert "unreadable" in document["headroom"]["available"]
+
+
+def test_a_config_whose_check_fails_is_not_opened_unless_that_is_asked_for(command: Pinprobe, tmp_path: Path) -> None:
+    config = tmp_path / "failing.yaml"
+    config.write_text(
+        "engine: {name: two, allocator: mlock}\nnumbers: {most: 1 MiB}\n"
+        "tenants:\n  a.b: {kind: buffer, count: 2, bytes: 1 MiB}\nchecks:\n  room: most >= 2 MiB\n"
+    )
+    line = command.refused("ledger", str(config), exit_code=1)
+    assert "the check room fails" in line
+    assert "--ignore-checks" in line
+    assert command("ledger", str(config), "--ignore-checks").returncode == 0

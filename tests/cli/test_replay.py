@@ -6,8 +6,8 @@ import csv
 import importlib.util
 import io
 import logging
-import signal
-import time
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -339,18 +339,39 @@ def test_a_server_that_is_not_there_is_told_in_one_line(pinprobe: Pinprobe) -> N
 # -- interruptions
 
 
-def test_an_interruption_prints_what_is_done_and_ends_with_3(pinprobe: Pinprobe) -> None:
+#: The command, which has a SIGINT come from nowhere once two points of its sweep are done.
+INTERRUPTED = """
+import os, signal, sys
+from pinprobe.ledger.replay import sweep_slots as module
+
+whole = module.sweep_slots
+
+def interrupted(requests, policies, slots, watch):
+    def watching(policy, count, done):
+        if done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        watch(policy, count, done)
+    return whole(requests, policies, slots, watching)
+
+module.sweep_slots = interrupted
+from pinprobe.cli.main import run
+run()
+"""
+
+
+def test_an_interruption_prints_what_is_done_and_ends_with_3(pinprobe: Pinprobe, tmp_path: Path) -> None:
+    (tmp_path / "interrupted_replay.py").write_text(INTERRUPTED, encoding="utf-8")
+    words = ["replay", "--scenario", "one-shot-flood", "--sessions", "20", "--turns", "20"]
     slots = ",".join(map(str, range(1, 4_000)))
-    drive = ("--scenario", "one-shot-flood", "--sessions", "20", "--turns", "20")
-    with pinprobe.start("replay", *drive, "--sweep", slots, "--policy", "lru", "--csv") as process:
-        time.sleep(1.0)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
-    assert process.returncode == 3
-    assert "ended early" in err
-    rows = list(csv.DictReader(io.StringIO(out)))
-    assert rows[0]["policy"] == "lru"
-    assert 1 < len(rows) < 4_000
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted_replay", *words, "--sweep", slots, "--policy", "lru", "--csv"],
+        env=pinprobe.finding_first(tmp_path).environment, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 3, done.stderr
+    assert "ended early" in done.stderr
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["policy"] for row in rows[:2]] == ["lru", "lru"]
+    assert len(rows) <= 3  # and one for everything kept
 
 
 # -- what is refused

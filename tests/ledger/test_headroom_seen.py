@@ -115,3 +115,28 @@ def test_a_process_that_was_moved_to_another_cgroup_is_bound_by_that_a_second_la
     in_a_cgroup(host, 64 * MIB, 0, 0)
     monkeypatch.setattr("pinprobe.ledger.headroom_seen._STALE_SECONDS", -1)
     assert seen_by(headroom, 16 * MIB) == (64 * MIB, 0)
+
+
+def test_a_large_request_of_a_process_that_was_just_moved_is_bound_by_where_it_is_now(host: Path) -> None:
+    headroom = HeadroomSeen(HostTree(host))
+    (host / "proc/self").mkdir(exist_ok=True)
+    in_a_cgroup(host, 900 * MIB, 0, 0)
+    assert seen_by(headroom, 512 * MIB) == (900 * MIB, 0)
+    small = host / "sys/fs/cgroup/small"
+    small.mkdir()
+    (small / "memory.max").write_text(f"{256 * MIB}\n")
+    (small / "memory.current").write_text("0\n")
+    (host / "proc/self/cgroup").write_text("0::/small\n")
+    assert seen_by(headroom, 512 * MIB) == (256 * MIB, 0)
+
+
+def test_where_a_source_of_the_lower_bound_is_gone_the_whole_is_read(host: Path) -> None:
+    folder = in_a_cgroup(host, 512 * MIB, 0, 0)
+    headroom = HeadroomSeen(HostTree(host))
+    seen_by(headroom, 256 * MIB)
+    for path in folder.iterdir():
+        path.unlink()
+    folder.rmdir()
+    (host / "proc/self/mountinfo").write_text("26 22 0:22 / /proc rw - proc proc rw\n")
+    assert seen_by(headroom, 256 * MIB) == (GIB, 0)
+    books_on(host).admit(asks(256 * MIB), 0)

@@ -270,4 +270,6 @@ def test_booked_is_never_below_resident_whatever_happens(torch_host: Allocator) 
 
 @pytest.mark.slow
 def test_booked_is_never_below_resident_in_a_long_run(torch_host: Allocator) -> None:
-    run_state_machine_as_test(machine_over(torch_host), settings=settings(SETTINGS, max_examples=300))
+    run_state_machine_as_test(
+        machine_over(torch_host), settings=settings(SETTINGS, derandomize=False, max_examples=300)
+    )

@@ -16,7 +16,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pinprobe.probes.cgroup import find_cgroup_folders
 from pinprobe.probes.headroom import (
     Headroom,
     HeadroomSource,
@@ -107,7 +106,7 @@ def test_the_least_headroom_has_the_same_sources_and_none_leaves_more(
 ) -> None:
     tree = saved_host(host)
     whole = read_headroom(tree, with_pools=False)
-    least = read_least_headroom(tree, find_cgroup_folders(tree))
+    least = read_least_headroom(tree)
     assert len(least.sources) == len(whole.sources)
     for low, high in zip(least.sources, whole.sources, strict=True):
         assert high.name.startswith(low.name)
@@ -121,10 +120,10 @@ def test_the_least_headroom_of_a_real_host_reads_no_list_and_no_memory_stat_of_v
 ) -> None:
     tree = saved_host("cgroup_v2")
     copy = HostTree(Path(shutil.copytree(tree.root, tmp_path / "host")), tree.page_size_bytes)
-    expected = read_least_headroom(tree, find_cgroup_folders(tree))
+    expected = read_least_headroom(tree)
     for path in (copy.path("/proc/zoneinfo"), *copy.root.rglob("memory.stat")):
         path.unlink()
-    assert read_least_headroom(copy, find_cgroup_folders(copy)) == expected
+    assert read_least_headroom(copy) == expected
 
 
 # imp#2070. A tool read 76 GiB free in a container limited to 8 GiB. Then, counting page cache as used, it read 0.45 GiB
@@ -345,7 +344,6 @@ def test_no_source_is_above_the_memory_of_the_host() -> None:
 # Joins the cgroup, then says at each step what read_headroom says and what the kernel's own files say.
 IN_THE_GROUP = """
 import json, mmap, pathlib, sys
-from pinprobe.probes.cgroup import find_cgroup_folders
 from pinprobe.probes.headroom import read_headroom
 from pinprobe.probes.host_tree import THIS_HOST
 

@@ -417,3 +417,30 @@ def test_every_error_is_of_the_projects_own_kind_and_one_line(tmp_path: Path) ->
     with pytest.raises(PinprobeError) as raised:
         HostBook(tmp_path / "two\nlines" / "book")
     assert re.fullmatch(r"[^\n]*two\?lines[^\n]*", str(raised.value))
+
+
+def test_a_sign_of_life_that_was_put_there_from_a_copy_is_no_sign_of_life(mine: HostBook, theirs: HostBook) -> None:
+    theirs.write(ROWS)
+    others(theirs)
+    alive = mine.folder / f"{theirs.process}.alive"
+    copy = mine.folder / "copy"
+    copy.write_bytes(alive.read_bytes())
+    copy.rename(alive)
+    others(theirs)
+    assert [entry.rows for entry in others(mine).entries] == [ROWS]
+
+
+def test_threads_that_write_first_at_once_register_once(
+    folder: Path, mine: HostBook, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(5):
+        with HostBook(folder, "new") as book:
+            threads = [threading.Thread(target=book.write, args=(ROWS[:1],)) for _ in range(3)]
+            with mine.locked():  # so that all of them wait for the lock
+                for thread in threads:
+                    thread.start()
+                time.sleep(0.02)
+            for thread in threads:
+                thread.join()
+            assert [entry.rows for entry in others(mine).entries] == [ROWS[:1]]
+    assert caplog.records == []

@@ -251,7 +251,7 @@ def test_no_text_stops_the_book(mine: HostBook, theirs: HostBook, text: bytes) -
 
 
 @pytest.mark.slow
-@settings(fuzzed, max_examples=10_000)
+@settings(fuzzed, derandomize=False, max_examples=10_000)
 @given(text=texts)
 def test_none_of_ten_thousand_texts_stops_the_book(mine: HostBook, theirs: HostBook, text: bytes) -> None:
     theirs.write(ROWS)

@@ -23,7 +23,7 @@ from pinprobe.probes.errors import BadConfig, BadRequest
 from pinprobe.probes.units import LARGEST_SIZE_BYTES
 
 FUZZ = settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=list(HealthCheck))
-LONG_FUZZ = settings(deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck))
+LONG_FUZZ = settings(derandomize=False, deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck))
 
 Try = Callable[..., bool]
 

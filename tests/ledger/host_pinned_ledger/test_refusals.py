@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 
 import pytest
 
+from pinprobe.ledger.book.host_book import HostBook
 from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.probes.allocators.allocator import Allocation, Allocator
 from pinprobe.probes.errors import CouldNotMeasure, Refused
@@ -207,3 +209,20 @@ def test_a_block_that_its_allocator_gave_back_is_no_kept_block_for_the_next(
     (tmp_path / "proc/meminfo").write_text(meminfo(8 * MIB))
     with pytest.raises(Refused):
         ledger.reserve("cache.ring", 12 * MIB, never_called)
+
+
+def test_what_an_allocator_kept_and_let_go_of_refuses_nobody(tmp_path: Path) -> None:
+    with HostPinnedLedger(limit_bytes=100 * MIB, wait_seconds=0, allocator="mine", book=HostBook(tmp_path)) as ledger:
+        kept: list[mmap.mmap] = []
+        for size in (64 * MIB, 2 * MIB):
+            ledger.reserve(f"{size}", size, lambda size=size: shared(size), free=kept.append).release()  # type: ignore[misc]
+        kept[0].close()
+        held = shared(40 * MIB)
+        adoption = ledger.adopt("held", held)
+        # It is admitted as one that the kept block of 2 MiB will serve, and takes memory of its own.
+        ledger.reserve("next", 2 * MIB, lambda: shared(2 * MIB)).release()
+        adoption.release()
+        with pytest.raises(Refused):
+            ledger.reserve("too large", 200 * MIB, never_called)
+        with HostPinnedLedger(limit_bytes=100 * MIB, wait_seconds=0, book=HostBook(tmp_path)) as other:
+            other.reserve("beside", 50 * MIB, lambda: shared(50 * MIB)).release()

@@ -25,7 +25,7 @@ from pinprobe.probes.reading import Reading, Unreadable
 from tests.ledger.made_receipts import MIB, Document, document, real_document, row
 
 FUZZ = settings(derandomize=True, deadline=None, max_examples=120, suppress_health_check=list(HealthCheck))
-LONG_FUZZ = settings(deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck))
+LONG_FUZZ = settings(derandomize=False, deadline=None, max_examples=10_000, suppress_health_check=list(HealthCheck))
 
 #: The keys that lead to a value of a document.
 Path_ = tuple[str | int, ...]

@@ -61,6 +61,9 @@ class Seen:
     last_piece_seconds: float = 0.0
 
 
+_PATIENCE_SECONDS = 20.0
+
+
 @dataclass
 class ScriptedServer:
     """Plays `script(number, body)` for each chat request; numbers count from 1 in the order of arrival."""
@@ -78,11 +81,15 @@ class ScriptedServer:
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
+        self._idle = threading.Condition()
+        self._answering = 0
         self._closing = threading.Event()
 
     @property
     def chats(self) -> list[Seen]:
-        """The chat requests that were answered, in the order of their answers' ends."""
+        """The chat requests that were answered, in the order of their answers' ends; those under way are waited for."""
+        with self._idle:
+            assert self._idle.wait_for(lambda: not self._answering, _PATIENCE_SECONDS), "an answer does not end"
         return [seen for seen in self.seen if seen.path == "/v1/chat/completions"]
 
     def __enter__(self) -> ScriptedServer:
@@ -116,6 +123,18 @@ class ScriptedServer:
         """Wait, but not longer than the server lives."""
         if seconds > 0 and self._closing.wait(seconds):
             raise ConnectionAbortedError
+
+    @contextlib.contextmanager
+    def answering(self) -> Iterator[None]:
+        """Count a request among those under way."""
+        with self._idle:
+            self._answering += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._answering -= 1
+                self._idle.notify_all()
 
     def next_number(self) -> int:
         with self._lock:
@@ -159,6 +178,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._whole(200, "application/json", outer.models)
 
     def do_POST(self) -> None:
+        with self.server_of.answering():
+            self._answer()
+
+    def _answer(self) -> None:
         outer = self.server_of
         begun = time.monotonic()
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -207,8 +230,9 @@ class _Handler(BaseHTTPRequestHandler):
                 said.append(f"{'why' if is_reasoning else 'say'}{len(words)}.{number}")
                 times.append(time.monotonic())
                 self._event({"delta": {play.reasoning_key if is_reasoning else "content": f"{said[-1]} "}}, play)
-            self._ending(play, prompt_tokens, cached_tokens)
+            # Kept before the answer ends: the next request may come at once.
             self.server_of.keep([*words, "assistant:", *said])
+            self._ending(play, prompt_tokens, cached_tokens)
         self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
 

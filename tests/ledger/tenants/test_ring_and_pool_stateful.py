@@ -48,7 +48,7 @@ QUICK = settings(
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],
 )
-LONG = settings(QUICK, max_examples=600, stateful_step_count=120)
+LONG = settings(QUICK, derandomize=False, max_examples=600, stateful_step_count=120)
 
 
 class Judge:
