@@ -93,11 +93,11 @@ def preflight(
     from pinprobe.probes.limits.read_limits import read_limits
     from pinprobe.probes.limits.recorded_tree import recorded_tree
 
-    if target is not None and config is None and not is_raising:
-        raise BadRequest("--target is held against what a CONFIG needs, or raised to by --raise; give one of them")
     tree = THIS_HOST if root is None else recorded_tree(root)
     opened = None if config is None else open_config(config, settings)
     target_bytes = None if target is None else _target_bytes(target, opened)
+    if target is not None and config is None and not is_raising:
+        raise BadRequest("--target is held against what a CONFIG needs, or raised to by --raise; give one of them")
     priced = (Needs(), ()) if opened is None or config is None else _priced(opened, config, settings, map_paths, tree)
     needs, remarks = priced
     book = _look_into_book(book_dir, tree)

@@ -10,22 +10,23 @@ from pinprobe.probes.reading import Unreadable
 from pinprobe.probes.units import format_bytes
 
 DEFAULT_SHARE = 2 / 3
+_AT_MOST = "--at-most"
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The most that may be resident at once, what it was derived from, and the option that raises it."""
+    """The most that may be resident at once, what it was derived from."""
 
     bytes: int
     origin: str
-    raised_by: str = "--share"
 
     def refuse_beyond(self, asked_bytes: int, what: str) -> None:
         """Raise `CouldNotMeasure` where a request alone is more than is allowed."""
         if asked_bytes > self.bytes:
+            option = _AT_MOST if self.origin.startswith(_AT_MOST) else "--share"
             raise CouldNotMeasure(
                 f"{what} asks for {format_bytes(asked_bytes)}, and {format_bytes(self.bytes)} may be taken"
-                f" ({self.origin}); ask for less, or raise {self.raised_by}"
+                f" ({self.origin}); ask for less, or raise {option}"
             )
 
 
@@ -38,10 +39,10 @@ def allow(headroom: Headroom, share: float = DEFAULT_SHARE, at_most_bytes: int |
     if isinstance(binding.available, Unreadable):
         if at_most_bytes is None:
             raise CouldNotMeasure(f"the headroom is {binding.available}; give --at-most SIZE to measure within a bound")
-        return Allowance(at_most_bytes, "--at-most; the headroom is unreadable", "--at-most")
+        return Allowance(at_most_bytes, f"{_AT_MOST}; the headroom is unreadable")
     shared = int(binding.available.bytes * share)
     if at_most_bytes is not None and at_most_bytes < shared:
-        return Allowance(at_most_bytes, "--at-most", "--at-most")
+        return Allowance(at_most_bytes, _AT_MOST)
     of_what = f"{format_bytes(binding.available.bytes)} that {binding.name} leaves"
     return Allowance(shared, f"{share:.{0 if share >= 0.01 else 2}%} of the {of_what}")
 

@@ -236,6 +236,7 @@ def _in(command: Pinprobe, size: str) -> str:
         (("--raise", "--root", "/"), "--raise --root / would set this host's own limits"),
         (("--raise", "--root", "/proc/self/root"), "would set this host's own limits"),
         (("--target", "64g"), "--target: '64g' is ambiguous"),
+        (("--target", "64 GiB"), "--target is held against what a CONFIG needs, or raised to by --raise"),
         (("expert-tiered-2x200k", "--target", "max_seqs"), "the config's sizes are "),
         (("no-such-config",), "there is no config 'no-such-config'"),
     ],
@@ -274,7 +275,9 @@ def test_the_drop_in_is_what_systemd_takes(tmp_path: Path) -> None:
     assert "LimitMEMLOCKS" in verified()
 
 
-def test_the_commands_of_the_examples_are_ones_that_run(here: Here, half: Path, tmp_path: Path) -> None:
+def test_the_commands_of_the_examples_are_ones_that_run(
+    pinprobe: Pinprobe, here: Here, half: Path, tmp_path: Path
+) -> None:
     import yaml
 
     drop_in = (EXAMPLES / "systemd" / "engine.service.d" / "pinprobe.conf").read_text(encoding="utf-8")
@@ -282,11 +285,17 @@ def test_the_commands_of_the_examples_are_ones_that_run(here: Here, half: Path, 
         line.split() for line in re.findall(r"^ExecStartPre=[-+]*/usr/bin/env pinprobe (.*)$", drop_in, re.MULTILINE)
     ]
     pod = yaml.safe_load((EXAMPLES / "kubernetes" / "preflight-init-container.yaml").read_text(encoding="utf-8"))
-    (init,), (engine,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
-    commands.append(init["command"][1:])
-    assert len(commands) == 3
+    (check, init), (engine,) = pod["spec"]["initContainers"], pod["spec"]["containers"]
+    commands += [check["command"][1:], init["command"][1:]]
+    checks = [words for words in commands if words[0] == "check"]
+    commands = [words for words in commands if words[0] != "check"]
+    assert [len(checks), len(commands)] == [2, 3]
     config = tmp_path / "engine.yaml"
     config.write_text(f"engine: {{name: mine}}\ntenants: {{{buffer('140 GiB', 'torch')}}}\n", encoding="utf-8")
+    for words in checks:
+        assert (
+            pinprobe(*[str(config) if word == "/etc/pinprobe/engine.yaml" else word for word in words]).returncode == 0
+        )
     codes = []
     for words in (commands[1], commands[0], commands[2]):
         words = [str(config) if word == "/etc/pinprobe/engine.yaml" else word for word in words]

@@ -86,7 +86,13 @@ def test_what_can_not_be_read_fails_the_test_with_the_reason(pytester: pytest.Py
     pytester.makepyfile(
         """
         def test_it(host_pinned_ledger):
-            host_pinned_ledger.kept_alive = host_pinned_ledger.reserve("kv.opaque", 4096, object)
+            ballast = [bytearray(b"x") * (8 << 20)]
+
+            def opaque():
+                ballast.clear()  # the process grows by less than this meanwhile, so it shrinks
+                return object()
+
+            host_pinned_ledger.kept_alive = host_pinned_ledger.reserve("kv.opaque", 4096, opaque)
         """
     )
     result = run_with_plugin()

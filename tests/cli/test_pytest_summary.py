@@ -72,7 +72,13 @@ def test_a_test_whose_ledger_did_not_hold_is_marked_in_the_summary(
     pytester.makepyfile(
         """
         def test_it(host_pinned_ledger):
-            host_pinned_ledger.kept_alive = host_pinned_ledger.reserve("kv.opaque", 4096, object)
+            ballast = [bytearray(b"x") * (8 << 20)]
+
+            def opaque():
+                ballast.clear()  # the process grows by less than this meanwhile, so it shrinks
+                return object()
+
+            host_pinned_ledger.kept_alive = host_pinned_ledger.reserve("kv.opaque", 4096, opaque)
         """
     )
     result = run_with_plugin("--pinprobe")
