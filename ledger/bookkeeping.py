@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -38,7 +38,7 @@ from pinprobe.probes.errors import PinprobeError, Refused, in_one_line
 from pinprobe.probes.headroom import Headroom
 from pinprobe.probes.host_tree import HostTree
 from pinprobe.probes.in_process_control import InProcessControl
-from pinprobe.probes.reading import Reading, Unreadable
+from pinprobe.probes.reading import Amount, Reading, Unreadable
 from pinprobe.probes.units import format_bytes
 
 if TYPE_CHECKING:
@@ -159,7 +159,6 @@ class Bookkeeping:
     ) -> int:
         """Book what is resident already, without asking whether it fits; return its number."""
         with self._lock:
-            self._strike_gone()  # what is booked and gone would be taken out of the floor
             number = self._new_number()
             records, mapped = self._records, () if isinstance(parts, Unreadable) else parts
             before = Unreadable("it was there before")
@@ -307,11 +306,17 @@ class Bookkeeping:
     def _explain_from_the_start(self, new: Sequence[Backing]) -> None:
         """Take adopted memory out of the floor at the start, as far as the growth since then does not hold it."""
         resident = read_resident(self._tree, [backing for backing in new if backing.in_rss])
+        above = self._above_what_is_explained(resident)
+        if isinstance(above, Reading) and above.bytes < 0 and self._strike_gone():
+            above = self._above_what_is_explained(resident)  # what is booked and gone is no reason to lower it
+        if isinstance(above, Reading) and above.bytes < 0:
+            self._floor_at_start = self._floor_at_start + Reading(above.bytes, "statm")
+
+    def _above_what_is_explained(self, resident: Mapping[Backing, Amount]) -> Amount:
         above = read_statm(self._tree) - self._floor_at_start - Reading(self._records.explained_bytes, "mapping")
         for backing, amount in resident.items():  # what is not resident of it explains nothing
             above = above + (Reading(backing.size_bytes, "mapping") - amount)
-        if isinstance(above, Reading) and above.bytes < 0:
-            self._floor_at_start = self._floor_at_start + Reading(above.bytes, "statm")
+        return above
 
     # -- the host's book
 

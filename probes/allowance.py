@@ -15,7 +15,7 @@ _AT_MOST = "--at-most"
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The most that may be resident at once, what it was derived from."""
+    """The most that may be resident at once, and what it was derived from."""
 
     bytes: int
     origin: str

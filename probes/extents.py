@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -148,7 +149,7 @@ def _strided(address: int, item_bytes: int, shape: Iterable[int], strides: Itera
     >>> _strided(1000, 4, (5, 2), (-8, 4))
     Extent(start=968, size_bytes=40)
     """
-    counts = list(shape)
+    counts = [operator.index(count) for count in shape]  # a foreign object may answer anything
     if 0 in counts:
         return Extent(address, 0)
     if strides is None:

@@ -137,8 +137,9 @@ class HostBook:
     def reach(self) -> str:
         """One sentence's worth of how far the book reaches: who shares it, and how many live processes do."""
         with _TroubleTold(self.folder, "read"):
-            live = sum(self._is_alive(process) for process in self._processes()) if self.folder.exists() else 0
-        place = printable(self.folder)
+            is_there = self.folder.exists()
+            live = sum(self._is_alive(process) for process in self._processes()) if is_there else 0
+        place = printable(self.folder) if is_there else f"{printable(self.folder)}, once that folder is there"
         if self._is_private:
             return f"processes of user {os.geteuid()} that see {place}, which is theirs alone ({live} live)"
         return f"processes of all users and containers that see {place}, a shared folder ({live} live)"

@@ -61,3 +61,8 @@ def test_without_a_command_the_help_is_shown_and_it_counts_as_bad_usage(pinprobe
     done = pinprobe()
     assert done.returncode == 2
     assert "Commands:" in done.stdout + done.stderr
+
+
+def test_a_command_that_is_nearly_one_is_suggested(pinprobe: Pinprobe) -> None:
+    assert "did you mean sweep?" in pinprobe.refused("sweeep")
+    assert "No such command" in pinprobe.refused("zzzz")

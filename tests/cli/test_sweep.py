@@ -149,6 +149,13 @@ def test_a_bound_that_barely_holds_a_block_leaves_the_interpreter_its_own_room(p
         assert sweep["ended"] is None
 
 
+def test_a_sweep_that_measured_no_block_claims_nothing_of_any(pinprobe: Pinprobe) -> None:
+    done = pinprobe("sweep", "--slot-bytes", "1MiB", "--slots", "8..9", "--allocator", "pageable", "--at-most", "5MiB")
+    assert done.returncode == 3, done.stderr
+    assert "no block was measured, so nothing is known of its cliffs" in done.stdout
+    assert "no cliff among" not in done.stdout
+
+
 def test_not_even_one_slot_within_the_bound_is_told_as_not_measured(pinprobe: Pinprobe) -> None:
     done = pinprobe(*_MEGABYTES, "--allocator", "pageable", "--at-most", "100000", "--json")
     assert done.returncode == 3

@@ -329,3 +329,11 @@ def test_a_state_dict_is_the_sum_of_its_storages() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(10, 20), torch.nn.Linear(20, 5))
     found = find_extents(module.state_dict(), 1)
     assert sum(extent.size_bytes for extent in found) == 4 * (10 * 20 + 20 + 20 * 5 + 5)
+
+
+@pytest.mark.parametrize("shape", [("ab",), ([1],), ((2,),), (1.5,)])
+def test_an_array_of_no_countable_shape_has_not_answered(shape: tuple[object, ...]) -> None:
+    class Odd:
+        __array_interface__ = {"shape": shape, "typestr": "<f4", "data": (2**46, False), "version": 3}  # noqa: RUF012
+
+    assert find_extents(Odd(), 100) == ()

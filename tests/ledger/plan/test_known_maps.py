@@ -201,3 +201,19 @@ def test_a_map_that_leaves_it_open_says_which_sweep_closes_that(tmp_path: Path, 
     (sentence,) = unmapped_sentences([plan_of(config, prices=known.prices)], known, "c")
     assert "leaves it open" in sentence
     assert f"pinprobe sweep --allocator torch --slot-bytes {5 * GIB} --slots 1..4 --receipt FILE" in sentence
+
+
+def test_where_only_an_alternative_has_no_map_the_command_measures_that(tmp_path: Path, host: HostFacts) -> None:
+    known = learnt(host, names=("torch", "mlock"))
+    plans = [
+        plan_of(
+            config_of(
+                tmp_path, f"engine: {{name: e, allocator: {name}}}\ntenants: {{a: {{kind: buffer, bytes: 5 GiB}}}}\n"
+            ),
+            prices=known.prices,
+        )
+        for name in ("torch", "mlock")
+    ]
+    first, second = unmapped_sentences(plans, known, "c")
+    assert "`pinprobe plan c --measure`" in first
+    assert "`pinprobe plan c --what-if allocator=mlock --measure`" in second
