@@ -105,8 +105,8 @@ def read_account(
 
     Raises `BadRequest` where a claim is made for an owner who holds nothing: a slip in a name must not pass a check.
     """
+    process = read_statm(tree)  # before smaps is read, whose text of a large process takes mebibytes itself
     resident = read_resident(tree, copy.backings)
-    process = read_statm(tree)
     measured: Amount = Reading(copy.kept_unseen_bytes, "statm")
     for entry in copy.entries.values():
         measured = measured + Reading(entry.grown_bytes, "statm")

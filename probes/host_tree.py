@@ -49,16 +49,16 @@ class HostTree:
                     return Unreadable(f"{name}: {what}")
                 if status.st_size > LONGEST_TEXT_BYTES:
                     return Unreadable(f"{name}: it is larger than {LONGEST_TEXT_BYTES // 2**20} MiB, and no text is")
-                parts = []
+                text = bytearray()
                 while part := os.read(descriptor, _CHUNK_BYTES):
-                    parts.append(part)
+                    text += part
             finally:
                 os.close(descriptor)
         except OSError as error:
             return Unreadable(f"{name}: {error.strerror or error}")
         except ValueError as error:  # a name with a NUL, which only a damaged text can bring here
             return Unreadable(f"{name!r}: {error}")
-        return b"".join(parts).decode("utf-8", "surrogateescape")
+        return text.decode("utf-8", "surrogateescape")
 
     def open(self, name: str) -> int:
         """Open a file to be read, and return its descriptor. A pipe is not waited for until somebody opens its end.
