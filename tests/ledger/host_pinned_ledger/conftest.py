@@ -12,6 +12,7 @@ from pinprobe.ledger.ledger import HostPinnedLedger
 from pinprobe.probes.allocators.allocator import Allocator
 from pinprobe.probes.sweep import Sweep
 from tests.ledger.host_pinned_ledger.real_memory import (
+    KINDS,
     ODD,
     prepared,
     trim_the_heap,
@@ -27,6 +28,14 @@ def _cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
             patch.delenv(name, raising=False)
         yield
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _libraries_at_hand() -> None:
+    """What a library takes at its first time, hundreds of MiB, is no memory of a request."""
+    for kind in ("numpy", "torch"):
+        with contextlib.suppress(pytest.skip.Exception):
+            KINDS[kind](16 * MIB)
 
 
 @pytest.fixture(autouse=True)
